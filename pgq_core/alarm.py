@@ -1,0 +1,101 @@
+"""Wake a worker at a known later time: by a one-time schedule, or not at all.
+
+EventBridge Scheduler works in minutes: a schedule for 09:30 fires between 09:30:00 and 09:30:59.
+So the alarm is set to the minute of the instant, its event says when that minute ends, and the
+worker it wakes waits for what is left of it. Its name is made from the stack, the queue and the
+minute: whoever arms the same minute again meets a conflict, and that is success.
+"""
+
+import hashlib
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from .kick import REMEDIES, AwsClient, error_code, log_failure
+
+MINUTE = timedelta(minutes=1)
+AHEAD = timedelta(seconds=10)  # a schedule in the past is refused, so the call must arrive before
+
+ALARM_REMEDIES = REMEDIES | {
+    "ResourceNotFoundException": "check the schedule group's name and the region",
+    "AccessDeniedException": "allow scheduler:CreateSchedule in the group and iam:PassRole",
+    "ValidationException": "check the ARNs of the role and the function",
+    "ServiceQuotaExceededException": "raise the quota of schedules per region",
+    "ThrottlingException": "raise the quota of CreateSchedule calls",
+}
+
+
+class Alarm(Protocol):
+    """Wake a worker for a queue at a later time."""
+
+    def arm(self, queue: str, at: datetime) -> bool:
+        """Ask for a worker for *queue* at *at*; True means accepted. Raising counts as False."""
+        ...
+
+
+class NoAlarm:
+    """Set no alarm: what falls due waits for the next kick or sweep."""
+
+    def arm(self, queue: str, at: datetime) -> bool:  # noqa: ARG002 - the protocol's names
+        """Accept nothing."""
+        return False
+
+
+class SchedulerAlarm:
+    """Wake the worker by EventBridge Scheduler, late by 60 s at most (its precision).
+
+    *group*: the stack's own schedule group. *role_arn*: the role Scheduler takes to invoke
+    *function_arn*. *stack*: part of each schedule's name. *client*: see `LambdaKick`.
+    """
+
+    def __init__(
+        self, group: str, role_arn: str, function_arn: str, stack: str, *, client: object = None
+    ) -> None:
+        self._group = group
+        self._role_arn = role_arn
+        self._function_arn = function_arn
+        self._stack = stack
+        self._scheduler = AwsClient("scheduler", client)
+
+    def arm(self, queue: str, at: datetime) -> bool:
+        """Set an alarm for *queue* in the minute of *at*; True if it is set, by whomever.
+
+        Raises ValueError for an *at* without a time zone. Takes 2 s at most.
+        """
+        minute = alarm_minute(at, datetime.now(UTC))
+        error = self._scheduler.failure("create_schedule", **self._schedule(queue, minute))
+        if error is None or error_code(error) == "ConflictException":
+            return True
+        log_failure("alarm", self._group, error, ALARM_REMEDIES)
+        return False
+
+    def _schedule(self, queue: str, minute: datetime) -> dict[str, object]:
+        event = {"queue": queue, "alarm": (minute + MINUTE).isoformat()}
+        lane = hashlib.sha256(f"{self._stack}\0{queue}".encode()).hexdigest()[:20]
+        return {
+            "GroupName": self._group,
+            "Name": f"{lane}-{minute:%Y%m%d%H%M}",
+            "ScheduleExpression": f"at({minute:%Y-%m-%dT%H:%M:%S})",
+            "ScheduleExpressionTimezone": "UTC",
+            "FlexibleTimeWindow": {"Mode": "OFF"},
+            "ActionAfterCompletion": "DELETE",
+            "Target": {
+                "Arn": self._function_arn,
+                "RoleArn": self._role_arn,
+                "Input": json.dumps(event),
+                "RetryPolicy": {"MaximumRetryAttempts": 3, "MaximumEventAgeInSeconds": 300},
+            },
+        }
+
+
+def alarm_minute(at: datetime, now: datetime) -> datetime:
+    """Return the minute of *at*, or the next full one at least 10 s after *now*, in UTC."""
+    if at.tzinfo is None:
+        raise ValueError("at must have a time zone")
+    earliest = now + AHEAD
+    minute = _floor(at)
+    return minute if minute >= earliest else _floor(earliest - timedelta.resolution) + MINUTE
+
+
+def _floor(at: datetime) -> datetime:
+    return at.astimezone(UTC).replace(second=0, microsecond=0)
