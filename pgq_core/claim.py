@@ -1,0 +1,54 @@
+"""Take due jobs under a lease (first article, "The fix"), committed before anything runs."""
+
+from datetime import timedelta
+
+from .db import Connection, run
+from .errors import LeaseLost
+from .fence import discard
+from .job import Job, check_int, check_name, check_text, from_row
+
+
+def claim(
+    conn: Connection, queue: str, limit: int, lease: timedelta, *, worker: str | None = None
+) -> list[Job]:
+    """Take up to *limit* due jobs of *queue* and return them in the order to run.
+
+    A job whose payload or headers cannot be decoded is failed at once, alone and for good, and not
+    returned.
+
+    Args:
+        conn: an idle autocommit connection; the claim must be committed before a handler runs.
+        limit: 1 to 1,000 jobs.
+        lease: how long they are yours; complete, extend or hand them back before that.
+        worker: a name for `locked_by`; the queue's cap on workers counts these names.
+
+    Raises:
+        ValueError, TypeError: an argument is out of range or of the wrong kind.
+    """
+    jobs = take(conn, queue, limit, lease, worker=worker)
+    for job in jobs:
+        if job.problem is not None:
+            _give_up(conn, job)
+    return [job for job in jobs if job.problem is None]
+
+
+def take(
+    conn: Connection, queue: str, limit: int, lease: timedelta, *, worker: str | None = None
+) -> list[Job]:
+    """Do as `claim`, but return undecodable jobs too, each with its *problem*."""
+    check_name("queue", queue)
+    check_int("limit", limit, 1, 1000)
+    if lease <= timedelta(0):
+        message = f"lease: more than 0 s is expected, not {lease}"
+        raise ValueError(message)
+    if worker is not None:
+        check_text("worker", worker, 200)
+    rows = run(conn, "claim", queue=queue, limit=limit, lease=lease, worker=worker)
+    return [from_row(row) for row in rows]
+
+
+def _give_up(conn: Connection, job: Job) -> None:
+    try:
+        discard(conn, job, f"BadPayload: {job.problem}")
+    except LeaseLost:  # somebody cancelled it in this very moment: it has ended all the same
+        return

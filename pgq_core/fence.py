@@ -1,0 +1,119 @@
+"""Every write after a claim, under the fence: `status = 'running' AND attempts = the claimed number`.
+
+The guard stands in each statement that writes (first article, "Why the attempt check matters"). A worker whose
+lease was reclaimed, or whose job was cancelled, changes nothing and is told so. When a reply was lost and the same
+write comes again, the row itself says that it was ours.
+
+All expect an idle autocommit connection, or run in the transaction that the caller has open.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from psycopg import errors as pg
+
+from .db import Connection, run
+from .errors import LeaseLost
+from .job import Job, check_delay
+from .outcome import describe
+
+
+def complete(conn: Connection, jobs: Sequence[Job]) -> set[int]:
+    """Mark *jobs* done in one statement; return the ids done, the others' leases were lost."""
+    return set(_write(conn, "complete", jobs))
+
+
+def release(conn: Connection, jobs: Sequence[Job]) -> set[int]:
+    """Hand back *jobs* that were not started, at no cost to them; return the ids handed back."""
+    return set(_write(conn, "release", jobs))
+
+
+def fail(
+    conn: Connection, job: Job, error: BaseException | str, *, retry_in: timedelta | None = None
+) -> str:
+    """End this attempt as a failure and return the new status: queued, or failed for good.
+
+    Args:
+        error: what becomes `last_error`, cut to 8,000 characters.
+        retry_in: how long to wait, 0 s to 10 years; None = the first article's backoff (20 s after
+            the first attempt, doubling, an hour at most).
+
+    Raises:
+        LeaseLost: the claim no longer holds the job.
+        ValueError: *retry_in* is out of range.
+    """
+    delay = None if retry_in is None else check_delay("retry_in", retry_in)
+    return _write_one(conn, "fail", job, error=describe(error), retry_in=delay)
+
+
+def extend(conn: Connection, job: Job, lease: timedelta) -> None:
+    """Prolong the lease of *job* to *lease* from now; raise `LeaseLost` if it was lost."""
+    _write_one(conn, "extend", job, lease=lease)
+
+
+def extend_many(conn: Connection, jobs: Sequence[Job], lease: timedelta) -> set[int]:
+    """Prolong the leases of *jobs* to *lease* from now; return the ids still held."""
+    return set(_write(conn, "extend", jobs, lease=lease))
+
+
+def snooze(conn: Connection, job: Job, delay: timedelta) -> None:
+    """Put *job* off by *delay*, at no cost to it; raise `LeaseLost` if it was lost."""
+    _write_one(conn, "snooze", job, delay=check_delay("delay", delay))
+
+
+def discard(conn: Connection, job: Job, reason: str) -> None:
+    """Fail *job* for good at once, for *reason*; raise `LeaseLost` if it was lost."""
+    _write_one(conn, "discard", job, error=describe(reason))
+
+
+def unknown(conn: Connection, job: Job) -> str:
+    """Put off a *job* whose task nobody knows here; return queued, or failed after 24 hours."""
+    return _write_one(conn, "unknown", job)
+
+
+def holds(conn: Connection, job: Job) -> bool:
+    """Tell whether the claim still holds *job*, at this moment."""
+    return bool(run(conn, "standing", id=job.id, attempts=job.attempts))
+
+
+def settled(conn: Connection, verb: str, jobs: Sequence[Job]) -> dict[int, str]:
+    """Return id and status of those *jobs* that this same write has settled before."""
+    return _rows(conn, "settled", jobs, verb=verb)
+
+
+def _write_one(conn: Connection, verb: str, job: Job, **params: object) -> str:
+    written = _write(conn, verb, [job], **params)
+    if job.id not in written:
+        raise LeaseLost(job.id, job.attempts)
+    return written[job.id]
+
+
+def _write(conn: Connection, verb: str, jobs: Sequence[Job], **params: object) -> dict[int, str]:
+    """Write all at once what is free; then look at each of the rest: ours already, locked, or lost."""
+    if not jobs:
+        return {}
+    written = _rows(conn, verb, jobs, **params)
+    left = [job for job in jobs if job.id not in written]
+    if left and verb != "extend":
+        written |= settled(conn, verb, left)
+        left = [job for job in left if job.id not in written]
+    for job in left:
+        written |= _wait_and_write(conn, verb, job, **params)
+    return written
+
+
+def _wait_and_write(conn: Connection, verb: str, job: Job, **params: object) -> dict[int, str]:
+    """Write once the row's lock is gone, waiting no longer than the lease lasts."""
+    try:
+        with conn.transaction():
+            if not run(conn, "bound_wait", id=job.id, attempts=job.attempts):
+                return {}
+            run(conn, "hold", id=job.id, attempts=job.attempts)
+            return _rows(conn, verb, [job], **params)
+    except pg.LockNotAvailable:
+        return {}
+
+
+def _rows(conn: Connection, name: str, jobs: Sequence[Job], **params: object) -> dict[int, str]:
+    ids, attempts = [job.id for job in jobs], [job.attempts for job in jobs]
+    return dict(run(conn, name, ids=ids, attempts=attempts, **params))

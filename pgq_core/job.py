@@ -1,0 +1,280 @@
+"""The values of the queue: a job to be (`NewJob`), what became of it (`Enqueued`), a stored one (`Job`).
+
+Everything that the database would refuse is refused here, in plain Python, because an error raised by a
+statement would abort the caller's transaction and with it the data the job belongs to.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from .errors import BadPayload
+
+MAX_PAYLOAD_BYTES = 256 * 1024
+MAX_NAME = 200
+MAX_KEY = 400  # with the queue's 200 at most 2,400 bytes: an index entry holds 2,704
+MAX_ATTEMPTS = 1000
+MAX_DEPTH = 100
+LONGEST_DELAY = timedelta(days=3650)
+SHORTEST_DELAY = timedelta(seconds=1)
+EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
+LATEST = datetime(3000, 1, 1, tzinfo=UTC)
+_LONGEST_INT = 13_000  # bits; Python refuses to read back integers of more than 4,300 digits
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Enqueued:
+    """Say which job stands for what was asked: a new one, or the unfinished one with its key."""
+
+    id: int
+    inserted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """Describe one job to enqueue; the arguments of `enqueue`, checked when it is made.
+
+    Raises:
+        TypeError: an argument is of the wrong kind; the message names it and the path inside it.
+        ValueError: an argument is out of range.
+    """
+
+    task: str
+    payload: Mapping[str, Any] = field(repr=False)
+    queue: str = field(default="default", kw_only=True)
+    run_at: datetime | None = field(default=None, kw_only=True)
+    delay: timedelta | None = field(default=None, kw_only=True)
+    priority: int = field(default=5, kw_only=True)
+    max_attempts: int = field(default=5, kw_only=True)
+    unique_key: str | None = field(default=None, kw_only=True)
+    headers: Mapping[str, Any] | None = field(default=None, kw_only=True, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check every field; nothing wrong gets as far as a statement."""
+        check_name("task", self.task)
+        check_name("queue", self.queue)
+        _check_json("payload", self.payload)
+        if self.headers is not None:
+            _check_json("headers", self.headers)
+        if self.unique_key is not None:
+            check_text("unique_key", self.unique_key, MAX_KEY)
+        check_int("priority", self.priority, 0, 9)
+        check_int("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS)
+        self._check_time()
+
+    def _check_time(self) -> None:
+        if self.run_at is not None and self.delay is not None:
+            message = "give run_at or delay, not both"
+            raise ValueError(message)
+        if self.delay is not None:
+            check_delay("delay", self.delay)
+        if self.run_at is not None:
+            check_instant("run_at", self.run_at)
+
+    def encoded(self, max_bytes: int = MAX_PAYLOAD_BYTES) -> tuple[str, str]:
+        """Return payload and headers as JSON texts of at most *max_bytes* together."""
+        payload, headers = _dump(self.payload), _dump(self.headers or {})
+        size = len(payload.encode()) + len(headers.encode())
+        if size > max_bytes:
+            message = (
+                f"payload: {size} bytes of JSON, at most {max_bytes} are allowed; "
+                "store the data elsewhere and enqueue a reference to it"
+            )
+            raise ValueError(message)
+        return payload, headers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """Be one stored job as a statement returned it; instants are the database's clock.
+
+    *attempts* counts claims and is the fence; *attempt*, the number users see, leaves out those
+    that were not held against the job (`released`). A job whose JSON cannot be decoded carries the
+    reason in *problem* and empty dicts in its place.
+    """
+
+    id: int
+    queue: str
+    task: str
+    payload: dict[str, Any]
+    status: str
+    attempts: int
+    max_attempts: int
+    released: int
+    priority: int
+    run_at: datetime
+    created_at: datetime
+    locked_until: datetime | None = None
+    locked_by: str | None = None
+    crashed: int = 0
+    unique_key: str | None = None
+    headers: dict[str, Any] = field(default_factory=dict)
+    last_error: str | None = None
+    problem: BadPayload | None = field(default=None, repr=False)
+
+    @property
+    def attempt(self) -> int:
+        """Return the number of this try, from 1: what backoff and max_attempts look at."""
+        return self.attempts - self.released
+
+
+#: The order in which every statement that returns whole jobs lists their columns.
+COLUMNS = (
+    "id",
+    "queue",
+    "task",
+    "payload",
+    "status",
+    "attempts",
+    "max_attempts",
+    "released",
+    "priority",
+    "run_at",
+    "created_at",
+    "locked_until",
+    "locked_by",
+    "crashed",
+    "unique_key",
+    "headers",
+    "last_error",
+)
+
+
+def from_row(row: tuple[Any, ...]) -> Job:
+    """Make a Job of one row in the order of COLUMNS, its JSON still text."""
+    values = dict(zip(COLUMNS, row, strict=True))
+    problem = None
+    for name in ("payload", "headers"):
+        try:
+            values[name] = _load(name, values[name])
+        except BadPayload as error:
+            values[name], problem = {}, error
+    return Job(problem=problem, **values)
+
+
+def check_name(what: str, value: object) -> None:
+    """Refuse anything but a name of 1 to 200 characters."""
+    check_text(what, value, MAX_NAME)
+
+
+def check_text(what: str, value: object, longest: int) -> None:
+    """Refuse anything but a text of 1 to *longest* characters that PostgreSQL can store."""
+    if not isinstance(value, str):
+        message = f"{what}: a str is expected, not {type(value).__name__}"
+        raise TypeError(message)
+    if not 1 <= len(value) <= longest:
+        message = f"{what}: 1 to {longest} characters are allowed, not {len(value)}"
+        raise ValueError(message)
+    _check_storable(what, value)
+
+
+def check_int(what: str, value: object, least: int, most: int) -> None:
+    """Refuse anything but a whole number from *least* to *most*."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        message = f"{what}: an int is expected, not {type(value).__name__}"
+        raise TypeError(message)
+    if not least <= value <= most:
+        message = f"{what}: {least} to {most} is allowed, not {value}"
+        raise ValueError(message)
+
+
+def check_delay(what: str, value: object) -> timedelta:
+    """Return *value* as a delay of 1 second to 10 years; refuse a negative or longer one."""
+    if not isinstance(value, timedelta):
+        message = f"{what}: a timedelta is expected, not {type(value).__name__}"
+        raise TypeError(message)
+    if not timedelta(0) <= value <= LONGEST_DELAY:
+        message = f"{what}: 0 to {LONGEST_DELAY.days} days is allowed, not {value}"
+        raise ValueError(message)
+    return max(value, SHORTEST_DELAY)
+
+
+def check_instant(what: str, value: object) -> None:
+    """Refuse anything but a datetime that knows its time zone, in the years 2000 to 2999."""
+    if not isinstance(value, datetime):
+        message = f"{what}: a datetime is expected, not {type(value).__name__}"
+        raise TypeError(message)
+    if value.utcoffset() is None:
+        message = f"{what}: a datetime with a time zone is expected; say which zone {value} means"
+        raise ValueError(message)
+    if not EARLIEST <= value < LATEST:
+        message = f"{what}: the years 2000 to 2999 are allowed, not {value}"
+        raise ValueError(message)
+
+
+def _check_json(what: str, value: object) -> None:
+    if not isinstance(value, dict):
+        message = f"{what}: a dict (a JSON object) is expected, not {type(value).__name__}"
+        raise TypeError(message)
+    todo = [(what, value, 1)]  # a loop, not recursion: the depth is the caller's
+    while todo:
+        path, item, depth = todo.pop()
+        if depth > MAX_DEPTH:
+            message = f"{path[:200]}: nested more than {MAX_DEPTH} deep"
+            raise ValueError(message)
+        todo.extend((inner, child, depth + 1) for inner, child in _children(path, item))
+
+
+def _children(path: str, item: object) -> Iterator[tuple[str, object]]:
+    if isinstance(item, dict):
+        for key, child in item.items():
+            if not isinstance(key, str):
+                message = f"{path}: the key {key!r} is a {type(key).__name__}, JSON needs a str"
+                raise TypeError(message)
+            _check_storable(f"{path}: the key {ascii(key)}", key)
+            yield f"{path}.{key}", child
+    elif isinstance(item, list):
+        yield from ((f"{path}[{index}]", child) for index, child in enumerate(item))
+    else:
+        _check_scalar(path, item)
+
+
+def _check_scalar(path: str, value: object) -> None:
+    match value:
+        case None | bool():
+            return
+        case str():
+            _check_storable(path, value)
+        case int() if value.bit_length() > _LONGEST_INT:
+            message = f"{path}: an integer of {value.bit_length()} bits is too long"
+            raise ValueError(message)
+        case float() if not math.isfinite(value):
+            message = f"{path}: {value} is not JSON"
+            raise ValueError(message)
+        case int() | float():
+            return
+        case _:
+            message = f"{path}: a {type(value).__name__} is not JSON; convert it first"
+            raise TypeError(message)
+
+
+def _check_storable(what: str, text: str) -> None:
+    # Neither text nor jsonb can hold U+0000 or half of a surrogate pair (PostgreSQL 8.14 and 24.3).
+    if "\x00" in text:
+        message = f"{what}: contains the character U+0000, which PostgreSQL cannot store"
+        raise ValueError(message)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        message = f"{what}: contains a lone surrogate at position {error.start}"
+        raise ValueError(message) from None
+
+
+def _dump(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _load(what: str, text: str) -> dict[str, Any]:
+    # Plain SQL can store what Python cannot read: nested too deep, or a number of too many digits.
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        message = f"{what} cannot be decoded: {type(error).__name__}: {error}"
+        raise BadPayload(message) from None
+    if not isinstance(value, dict):
+        message = f"{what} is not a JSON object but {type(value).__name__}"
+        raise BadPayload(message)
+    return value

@@ -1,0 +1,125 @@
+"""Bring the schema up to this code, and refuse to work where the two do not fit.
+
+Migrations are numbered, plain SQL, forward only and checksummed. Each is one transaction under an advisory lock,
+so that any number of cold starts may call `migrate` at once. The head of each names the oldest code that may
+still run on it: expand first, contract one release later.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from .db import Connection, Row, require_idle, run
+from .errors import SchemaMismatch
+
+_OLDEST = re.compile(r"-- oldest code that may run on this schema: (\d+)\n")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Migration:
+    """Be one numbered file of `migrations/`."""
+
+    name: str
+    text: bytes
+    checksum: str
+    oldest_code: int
+
+    @property
+    def number(self) -> int:
+        """Return the number that its name begins with."""
+        return int(self.name[:4])
+
+
+@cache
+def migrations() -> tuple[Migration, ...]:
+    """Return the migrations this code comes with, in order."""
+    folder = files(__package__).joinpath("migrations")
+    names = sorted(item.name for item in folder.iterdir() if item.name.endswith(".sql"))
+    return tuple(_parse(name, folder.joinpath(name).read_bytes()) for name in names)
+
+
+def _parse(name: str, text: bytes) -> Migration:
+    head = _OLDEST.match(text.decode())
+    if head is None:
+        message = f"{name}: its first line must name the oldest code that may run on it"
+        raise SchemaMismatch(message)
+    return Migration(
+        name=name.removesuffix(".sql"),
+        text=text,
+        checksum=hashlib.sha256(text).hexdigest(),
+        oldest_code=int(head[1]),
+    )
+
+
+def migrate(conn: Connection) -> list[str]:
+    """Apply what is missing, each migration in a transaction of its own; return their names.
+
+    Args:
+        conn: an idle connection of a role that may create in the database.
+
+    Raises:
+        OpenTransaction: *conn* is not idle.
+        SchemaMismatch: the database is not UTF-8, a foreign schema `pgq_core` is there, an applied
+            migration differs from ours, or the schema no longer allows code this old.
+    """
+    require_idle(conn)
+    return [m.name for m in migrations() if _apply(conn, m)]
+
+
+def _apply(conn: Connection, migration: Migration) -> bool:
+    with conn.transaction():
+        applied = _enter(conn)
+        _compare(applied)
+        if migration.name in {name for name, _, _ in applied}:
+            return False
+        conn.execute(migration.text)  # many statements, no parameters: the simple protocol
+        run(
+            conn,
+            "note_migration",
+            name=migration.name,
+            checksum=migration.checksum,
+            oldest_code=migration.oldest_code,
+        )
+        return True
+
+
+def _enter(conn: Connection) -> list[Row]:
+    [(encoding, schema, ledger)] = run(conn, "begin_migration")
+    if encoding != "UTF8":
+        message = f"the database's encoding is {encoding}; create one with ENCODING 'UTF8'"
+        raise SchemaMismatch(message)
+    if schema and not ledger:
+        message = "a schema pgq_core is there that is not ours; use another database or rename it"
+        raise SchemaMismatch(message)
+    return run(conn, "ledger") if ledger else []
+
+
+def check(conn: Connection) -> None:
+    """Raise `SchemaMismatch`, in one sentence, unless this code may run on this schema."""
+    applied = run(conn, "ledger")
+    _compare(applied)
+    missing = [m.name for m in migrations() if m.name not in {name for name, _, _ in applied}]
+    if missing:
+        message = (
+            f"the schema pgq_core is older than this code: {', '.join(missing)} is missing; "
+            "run `pgq-core migrate`"
+        )
+        raise SchemaMismatch(message)
+
+
+def _compare(applied: Sequence[Row]) -> None:
+    ours = {m.name: m.checksum for m in migrations()}
+    code = max(m.number for m in migrations())
+    for name, checksum, oldest_code in applied:
+        if oldest_code > code:
+            message = (
+                f"the schema pgq_core is newer than this code: {name} needs code that knows "
+                f"migration {oldest_code:04}, this knows {code:04}; upgrade pgq-core here"
+            )
+            raise SchemaMismatch(message)
+        if ours.get(name, checksum) != checksum:
+            message = f"the applied migration {name} is not the one this code comes with"
+            raise SchemaMismatch(message)

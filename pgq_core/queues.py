@@ -1,0 +1,100 @@
+"""The queues' own rows: pause and resume, figures, and the two marks that tell who has been woken.
+
+`kick_requested_at` says that a kick is on its way, `alarm_at` that somebody will be woken at a known time. Both
+are hints that save invocations: losing one costs latency, never a job.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from .db import Connection, run
+from .job import check_name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueStats:
+    """Count a queue's jobs now; *oldest* is how long the longest due job has waited."""
+
+    queue: str
+    paused: bool
+    max_workers: int
+    ready: int
+    delayed: int
+    running: int
+    expired: int
+    failed: int
+    oldest: timedelta | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KickRequest:
+    """Say whether to kick, and which mark to withdraw if the kick is not accepted."""
+
+    needed: bool
+    mark: datetime | None = None
+
+
+def pause(conn: Connection, queue: str) -> None:
+    """Stop claims from *queue* and kicks for it; what runs goes on, enqueueing does too."""
+    check_name("queue", queue)
+    run(conn, "set_paused", queue=queue, paused=True)
+
+
+def resume(conn: Connection, queue: str) -> None:
+    """Allow claims from *queue* again; kick afterwards (`producer.kick`), nobody else does."""
+    check_name("queue", queue)
+    run(conn, "set_paused", queue=queue, paused=False)
+
+
+def stats(conn: Connection) -> list[QueueStats]:
+    """Return the figures of each queue, by name; the history of done jobs is never counted."""
+    names = QueueStats.__slots__
+    return [QueueStats(**dict(zip(names, row, strict=True))) for row in run(conn, "stats")]
+
+
+def with_work(conn: Connection) -> list[str]:
+    """Return the queues, not paused, that have a due job or an expired lease."""
+    return [queue for (queue,) in run(conn, "with_work")]
+
+
+def request_kick(conn: Connection, queue: str, future: Sequence[int] = ()) -> KickRequest:
+    """Decide, after the commit, whether *queue* needs a kick, and note that one is pending.
+
+    Args:
+        future: the ids of the jobs committed, if none of them was meant to run at once.
+    """
+    [(needed, mark)] = run(conn, "request_kick", queue=queue, ids=list(future))
+    return KickRequest(needed=needed, mark=mark)
+
+
+def withdraw_kick(conn: Connection, queue: str, mark: datetime) -> None:
+    """Take the pending kick noted as *mark* back, because it was not accepted."""
+    run(conn, "withdraw_kick", queue=queue, mark=mark)
+
+
+def wake(conn: Connection, queue: str, woken_for: datetime | None) -> None:
+    """Clear the pending kick of *queue* and spend the alarms up to a minute after *woken_for*."""
+    run(conn, "wake", queue=queue, woken_for=woken_for)
+
+
+def crowd(conn: Connection, queue: str, worker: str | None) -> tuple[bool, bool]:
+    """Say whether workers other than *worker* fill the queue's cap, and whether a job is due."""
+    [(full, due)] = run(conn, "crowd", queue=queue, worker=worker)
+    return full, due
+
+
+def outlook(conn: Connection, queue: str) -> tuple[datetime, timedelta] | None:
+    """Return when a worker is needed next, as the database's instant and as time from now."""
+    rows = run(conn, "outlook", queue=queue)
+    return (rows[0][0], max(rows[0][1], timedelta(0))) if rows else None
+
+
+def note_alarm(conn: Connection, queue: str, at: datetime) -> bool:
+    """Note an alarm for *at*; False if one that is no later is noted already."""
+    return bool(run(conn, "note_alarm", queue=queue, at=at))
+
+
+def defer_alarm(conn: Connection, queue: str, at: datetime) -> None:
+    """Turn the alarm noted for *at*, which could not be set, into a pause of 5 minutes."""
+    run(conn, "defer_alarm", queue=queue, at=at)

@@ -1,0 +1,76 @@
+"""Keep the table honest and small: put expired leases back, delete or archive what has been kept long enough."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from .db import Connection, require_idle, run
+from .errors import OpenTransaction
+from .job import check_int, check_name
+
+_MARGIN = timedelta(seconds=5)  # a batch of 10,000 takes well under a second; leave room for a slow one
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reclaimed:
+    """Say what became of one job that was reclaimed: queued again, or failed for good."""
+
+    id: int
+    status: str
+    attempts: int
+
+
+def reclaim(conn: Connection, *, queue: str | None = None, limit: int = 1000) -> list[Reclaimed]:
+    """Put back up to *limit* jobs whose lease has expired, with the backoff of a failure.
+
+    A job with no attempt left is failed (first article, "Complete, retry, reclaim"). Several may
+    run at once: each job is reclaimed by one of them.
+
+    Args:
+        queue: only this queue; None = all.
+        limit: 1 to 10,000; call again until fewer come back.
+    """
+    if queue is not None:
+        check_name("queue", queue)
+    check_int("limit", limit, 1, 10_000)
+    rows = run(conn, "reclaim", queue=queue, limit=limit)
+    return [Reclaimed(id=i, status=status, attempts=n) for i, status, n in rows]
+
+
+def cleanup(
+    conn: Connection,
+    *,
+    done: timedelta = timedelta(days=7),
+    failed: timedelta = timedelta(days=30),
+    archive: bool = False,
+    limit: int = 10_000,
+    time_left: Callable[[], timedelta] | None = None,
+) -> int:
+    """Delete finished jobs kept long enough, in committed batches; return how many went.
+
+    Args:
+        conn: an idle autocommit connection, since each batch is a transaction of its own.
+        done: how long a done job is kept, from its end.
+        failed: the same for failed and cancelled jobs.
+        archive: move them to `pgq_core.jobs_archive` instead.
+        limit: rows of one batch, 1 to 10,000.
+        time_left: the time there is; with less than 5 s it stops, and the next call goes on.
+
+    Raises:
+        OpenTransaction: *conn* is not an idle autocommit connection.
+        ValueError: a period is negative or *limit* out of range.
+    """
+    check_int("limit", limit, 1, 10_000)
+    if min(done, failed) < timedelta(0):
+        message = f"done, failed: 0 days or more, not {done} and {failed}"
+        raise ValueError(message)
+    require_idle(conn)
+    if not conn.autocommit:
+        raise OpenTransaction("not in autocommit mode")
+    name, total = "archive" if archive else "cleanup", 0
+    while time_left is None or time_left() > _MARGIN:
+        [(count,)] = run(conn, name, done=done, failed=failed, limit=limit)
+        total += count
+        if count < limit:
+            break
+    return total

@@ -1,0 +1,3 @@
+-- Purpose: write down that a migration was applied, in its own transaction. Invariant: once. Locks: the new row.
+INSERT INTO pgq_core.migrations (name, checksum, oldest_code)
+VALUES (%(name)s, %(checksum)s, %(oldest_code)s)

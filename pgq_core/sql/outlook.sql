@@ -1,0 +1,26 @@
+-- Purpose: say when a worker is needed next on a queue, and how far off that is; no row = never, as things stand.
+--   The earliest of the next run_at in the future and the end of a live lease; 30 s if a job is due that a lock hid.
+-- Invariant: read holding no lease, after an empty claim. A paused queue has nothing due.
+-- Locks: none. Index: jobs_ready_idx, jobs_lease_idx.
+WITH next AS (
+    SELECT CASE WHEN jobs.run_at <= now() THEN now() + interval '30 seconds' ELSE jobs.run_at END AS at
+    FROM generate_series(0, 9) AS level (priority)
+    CROSS JOIN LATERAL (
+        SELECT queued.run_at
+        FROM pgq_core.jobs AS queued
+        WHERE queued.queue = %(queue)s AND queued.status = 'queued' AND queued.priority = level.priority
+          AND queued.attempts - queued.released < queued.max_attempts
+        ORDER BY queued.run_at
+        LIMIT 1
+    ) AS jobs
+    UNION ALL
+    (SELECT greatest(jobs.locked_until, now())
+     FROM pgq_core.jobs
+     WHERE jobs.queue = %(queue)s AND jobs.status = 'running' AND jobs.locked_until IS NOT NULL
+     ORDER BY jobs.locked_until
+     LIMIT 1)
+)
+SELECT min(at), min(at) - clock_timestamp()
+FROM next
+WHERE NOT EXISTS (SELECT FROM pgq_core.queues WHERE queues.name = %(queue)s AND queues.paused)
+HAVING min(at) IS NOT NULL
