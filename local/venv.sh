@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 }
 [ -x .venv/bin/python ] || "$PYTHON" -m venv --without-pip .venv
 .venv/bin/python -c 'import pip' 2>/dev/null && exit 0
-.venv/bin/python -m ensurepip >/dev/null 2>&1 && exit 0
+.venv/bin/python -m ensurepip --default-pip >/dev/null 2>&1 && exit 0
 # Debian keeps ensurepip in python3-venv; the wheel it would use can be had without installing anything.
 local/debian.sh .venv/debian-pip python3-pip-whl
 wheel=$(ls .venv/debian-pip/usr/share/python-wheels/pip-*.whl)

@@ -1,0 +1,58 @@
+"""Ends a program's children and removes their folders once the program is gone, however it went.
+
+Started by `local.process` with a pipe as its standard input, and that pipe's end is the signal: it
+comes when the program says goodbye, and just as well when it was killed.
+
+Lines it understands: `remove FOLDER`, `watch PID SIGNAL` (PID leads a process group), `forget PID`.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import time
+
+PATIENCE = 5.0
+
+
+def alive(group: int) -> bool:
+    """Tell whether a process of the group is left."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def end(groups: dict[int, int]) -> None:
+    """Signal each group as it wishes; kill what is left after five seconds."""
+    for group, number in groups.items():
+        if alive(group):
+            os.killpg(group, number)
+    deadline = time.monotonic() + PATIENCE
+    while any(map(alive, groups)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    for group in filter(alive, groups):
+        os.killpg(group, signal.SIGKILL)
+
+
+def main() -> None:
+    """Keep the lists until the input ends, then end the groups and remove the folders."""
+    folders: list[str] = []
+    groups: dict[int, int] = {}
+    for line in sys.stdin:
+        match line.rstrip("\n").split(" ", 1):
+            case ["remove", folder]:
+                folders.append(folder)
+            case ["watch", who]:
+                pid, number = who.split()
+                groups[int(pid)] = int(number)
+            case ["forget", pid]:
+                groups.pop(int(pid), None)
+    end(groups)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

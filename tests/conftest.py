@@ -1,0 +1,94 @@
+"""What every test may ask for: a real Postgres, and databases made in an instant."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import psycopg
+import pytest
+
+from local.postgres import EMBEDDED, Server, postgres, programs, version_of
+from pgq_core.migrate import migrate
+
+Connect = Callable[..., psycopg.Connection]
+names = (f"test_{number}" for number in itertools.count())
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--pg", type=int, default=EMBEDDED, help="the Postgres to test on: 18 or 15")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return version_of(programs(config.getoption("--pg"))).strip()
+
+
+@pytest.fixture(scope="session")
+def server(pytestconfig: pytest.Config) -> Iterator[Server]:
+    """A Postgres of this test process."""
+    with postgres(pytestconfig.getoption("--pg")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def template(server: Server) -> str:
+    """The name of a migrated database that nobody is connected to."""
+    server.create("migrated")
+    with psycopg.connect(server.dsn("migrated"), autocommit=True) as conn:
+        migrate(conn)
+    return "migrated"
+
+
+def database(server: Server, template: str | None) -> Iterator[str]:
+    name = next(names)
+    server.create(name, template)
+    yield server.dsn(name)
+    server.drop(name)
+
+
+@pytest.fixture
+def dsn(server: Server, template: str) -> Iterator[str]:
+    """A migrated database of this test's own."""
+    yield from database(server, template)
+
+
+@pytest.fixture
+def empty_dsn(server: Server) -> Iterator[str]:
+    """A database of this test's own with nothing in it."""
+    yield from database(server, None)
+
+
+@pytest.fixture
+def connect(dsn: str) -> Iterator[Connect]:
+    """Make autocommit connections to *dsn*, closed when the test ends."""
+    with ExitStack() as opened:
+
+        def connect(**options: Any) -> psycopg.Connection:
+            settings: dict[str, Any] = {"autocommit": True, **options}
+            return opened.enter_context(psycopg.connect(dsn, **settings))
+
+        yield connect
+
+
+@pytest.fixture
+def conn(connect: Connect) -> psycopg.Connection:
+    """An autocommit connection to *dsn*."""
+    return connect()
+
+
+@pytest.fixture
+def wait_blocked(connect: Connect) -> Callable[[int], None]:
+    """Wait until the server process *pid* stands in a queue for somebody's lock."""
+    watch = connect()
+
+    def wait(pid: int) -> None:
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            row = watch.execute("SELECT cardinality(pg_blocking_pids(%s))", [pid]).fetchone()
+            if row is not None and row[0] > 0:
+                return
+            time.sleep(0.005)
+        pytest.fail(f"server process {pid} was not blocked within 10 s")
+
+    return wait
