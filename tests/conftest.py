@@ -9,7 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from local.postgres import EMBEDDED, Server, postgres, programs, version_of
+from local.postgres import Server, postgres
+from local.programs import EMBEDDED, postgres_programs, version_of
 from pgq_core.migrate import migrate
 
 Connect = Callable[..., psycopg.Connection]
@@ -21,7 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    return version_of(programs(config.getoption("--pg"))).strip()
+    return version_of(postgres_programs(config.getoption("--pg"))).strip()
 
 
 @pytest.fixture(scope="session")
