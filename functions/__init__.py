@@ -1,0 +1,1 @@
+"""The Lambda functions: thin edges around `pgq_core`, the only place that reads the environment."""

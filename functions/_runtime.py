@@ -1,0 +1,163 @@
+"""What the three functions share: settings, the way to the database, logs and metrics.
+
+Made at the first invocation and kept while the environment lives, which may be hours; a connection
+never outlives its invocation. Nothing but Powertools' own variables is read at import.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import cache, wraps
+from typing import Any
+
+import psycopg
+from aws_lambda_powertools import Logger, Metrics
+from aws_lambda_powertools.logging.utils import copy_config_to_registered_loggers
+from aws_lambda_powertools.metrics import MetricUnit
+from aws_lambda_powertools.utilities.typing import LambdaContext
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from pgq_core import Alarm, Kick, LambdaKick, NoAlarm, NoKick, SchedulerAlarm, Settings, Tasks
+from pgq_core.errors import ConfigError, PgqError
+
+Handler = Callable[[Any, LambdaContext], Any]
+
+logger = Logger()
+metrics = Metrics(namespace="pgq_core")
+
+# An RDS secret's words, and libpq's.
+_SECRET = {
+    "username": "user",
+    "password": "password",
+    "host": "host",
+    "port": "port",
+    "dbname": "dbname",
+}
+
+
+@cache
+def settings() -> Settings:
+    """Return the settings of this deployment."""
+    return Settings.from_env(os.environ)
+
+
+@cache
+def tasks() -> Tasks:
+    """Return the user's handlers; jobs of those that fit no invocation are failed alone."""
+    return Tasks.load(settings().tasks).within(timedelta(seconds=settings().worker_timeout))
+
+
+@cache
+def kick() -> Kick:
+    """Return the way to invoke the worker."""
+    return LambdaKick(settings().worker_arn) if settings().wakeups else NoKick()
+
+
+@cache
+def alarm() -> Alarm:
+    """Return the way to have the worker invoked later."""
+    if not settings().wakeups:
+        return NoAlarm()
+    group, worker = settings().alarm_group, settings().worker_arn
+    return SchedulerAlarm(group, settings().alarm_role_arn, worker, group)
+
+
+def function(handle: Handler) -> Handler:
+    """Make *handle* a Lambda handler that logs JSON, and what it could not do as one line of it."""
+
+    @logger.inject_lambda_context(clear_state=True)
+    @wraps(handle)
+    def handler(event: object, context: LambdaContext) -> object:
+        try:
+            _format_logs("pgq_core", settings().tasks.partition(".")[0].partition(":")[0])
+            return handle(event, context)
+        except (PgqError, psycopg.OperationalError) as error:
+            logger.error(" ".join(str(error).split()))  # noqa: TRY400 - Lambda adds the traceback
+            raise
+
+    return handler
+
+
+def _format_logs(*packages: str) -> None:
+    """Send what the named packages log to Powertools' handler."""
+    for package in packages:
+        logging.getLogger(package)  # what is not known yet would be passed over
+    copy_config_to_registered_loggers(logger, include=set(packages))
+
+
+def publish(figures: Mapping[str, float], **units: MetricUnit) -> None:
+    """Print *figures* as one line of metrics (EMF): counts, but for those named in *units*.
+
+    Zeros are left out: CloudWatch bills a metric for each hour it was sent in.
+    """
+    sent = {name: value for name, value in figures.items() if value}
+    for name, value in sent.items():
+        metrics.add_metric(name, units.get(name, MetricUnit.Count), value)
+    if sent:
+        metrics.flush_metrics()
+
+
+def time_left(context: LambdaContext) -> Callable[[], timedelta]:
+    """Return a clock of what is left of this invocation."""
+    return lambda: timedelta(milliseconds=context.get_remaining_time_in_millis())
+
+
+def connect(function_name: str) -> psycopg.Connection[Any]:
+    """Open an autocommit connection that shows up as pgq/*function_name*.
+
+    The password may have been rotated under a warm environment. libpq gives no SQLSTATE for a
+    failed connection, and the message is in the server's language: so whatever the reason, the
+    secret is read once more, and if it has changed, tried once more.
+    """
+    address = _address()
+    try:
+        return _open(address, function_name)
+    except psycopg.OperationalError:
+        _secret.cache_clear()
+        if _address() == address:
+            raise
+        return _open(_address(), function_name)
+
+
+def _open(address: str, function_name: str) -> psycopg.Connection[Any]:
+    # Nothing prepared, nothing set at start-up: a pooler in transaction mode refuses both.
+    return psycopg.connect(
+        address,
+        autocommit=True,
+        prepare_threshold=None,
+        connect_timeout=settings().connect_timeout,
+        application_name=f"pgq/{function_name}",
+    )
+
+
+def _address() -> str:
+    """Return the DSN: DATABASE_URL, completed or replaced by what the secret says."""
+    url, arn = os.environ.get("DATABASE_URL", ""), settings().database_secret_arn
+    if not url and not arn:
+        raise ConfigError(
+            "DATABASE_URL is missing: expected postgresql://..., or PGQ_DATABASE_SECRET_ARN"
+        )
+    parts = _secret(arn) if arn else {}
+    try:
+        return make_conninfo(url, **parts)
+    except psycopg.ProgrammingError:  # its text may show the password
+        raise ConfigError("DATABASE_URL is wrong: expected postgresql://...") from None
+
+
+@cache
+def _secret(arn: str) -> dict[str, Any]:
+    import boto3
+
+    text = boto3.client("secretsmanager").get_secret_value(SecretId=arn)["SecretString"]
+    try:
+        if not text.lstrip().startswith("{"):
+            return conninfo_to_dict(text)
+        given = json.loads(text)
+        return {ours: given[theirs] for theirs, ours in _SECRET.items() if theirs in given}
+    except (ValueError, psycopg.ProgrammingError):  # their texts may show the password
+        raise ConfigError(
+            "the secret named by PGQ_DATABASE_SECRET_ARN is wrong: expected a connection URL, or "
+            "JSON with username, password, host, port and dbname"
+        ) from None

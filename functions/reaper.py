@@ -1,0 +1,58 @@
+"""The reaper: puts expired leases back, removes old jobs and reports the figures, on a schedule."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import timedelta
+
+from aws_lambda_powertools.metrics import MetricUnit
+from aws_lambda_powertools.utilities.typing import LambdaContext
+
+from pgq_core import queues, reaper
+from pgq_core.db import Connection
+from pgq_core.queues import QueueStats
+
+from . import _runtime as runtime
+
+_BATCH = 1000
+_COUNTS = ("ready", "delayed", "running", "expired", "failed")
+
+
+@runtime.function
+def handler(event: object, context: LambdaContext) -> dict[str, int]:  # noqa: ARG001 - any event will do
+    """Reclaim, clean up, report; return how many jobs were reclaimed and removed."""
+    settings = runtime.settings()
+    with runtime.connect("reaper") as conn:
+        swept = {
+            "reclaimed": _reclaim(conn),
+            "removed": reaper.cleanup(
+                conn,
+                done=timedelta(days=settings.keep_done),
+                failed=timedelta(days=settings.keep_failed),
+                archive=settings.archive,
+                time_left=runtime.time_left(context),
+            ),
+        }
+        stats = queues.stats(conn)
+    runtime.logger.info("swept", extra=swept)
+    for one in stats:
+        runtime.logger.info("queue", extra=asdict(one))
+    runtime.publish({**swept, **_totals(stats)}, oldest_due=MetricUnit.Seconds)
+    return swept
+
+
+def _reclaim(conn: Connection) -> int:
+    """Reclaim every expired lease, in committed batches."""
+    total = count = len(reaper.reclaim(conn, limit=_BATCH))
+    while count == _BATCH:
+        count = len(reaper.reclaim(conn, limit=_BATCH))
+        total += count
+    return total
+
+
+def _totals(stats: Sequence[QueueStats]) -> dict[str, float]:
+    """Add the queues up: names that users choose must not become dimensions, each is billed."""
+    totals: dict[str, float] = {
+        f"jobs_{name}": sum(getattr(one, name) for one in stats) for name in _COUNTS
+    }
+    waits = [one.oldest.total_seconds() for one in stats if one.oldest is not None]
+    return {**totals, "oldest_due": max(waits, default=0)}
