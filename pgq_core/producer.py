@@ -1,0 +1,191 @@
+"""The producer hook: enqueue in the application's transaction, and wake a worker after its commit.
+
+A kick before the commit would find nothing, one inside the transaction would delay it. So the connection must be
+idle when a block begins: then the end of the block is the commit. After it nothing of ours is ever raised; whatever
+is in doubt, kick: a kick too many costs an empty claim.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import psycopg
+
+from . import queues
+from .db import Connection, autocommit, require_idle
+from .enqueue import enqueue, enqueue_many
+from .job import MAX_PAYLOAD_BYTES, Enqueued, NewJob, check_name
+from .kick import Kick, NoKick
+
+logger = logging.getLogger(__name__)
+
+SLOW = 1.0  # s: a kick that failed after this long timed out; the next queue's would do so too
+
+
+@dataclass(kw_only=True, slots=True)
+class Transaction:
+    """Collect the jobs of one transaction; given by `Producer.transaction`."""
+
+    conn: Connection
+    max_payload_bytes: int
+    #: Per queue, the ids of its jobs if all are for later; None = something may be due at once.
+    wanted: dict[str, list[int] | None] = field(default_factory=dict)
+    complete: bool = False
+
+    def enqueue(self, task: str, payload: Mapping[str, Any], **options: Any) -> Enqueued:  # noqa: ANN401
+        """Enqueue one job; the arguments are those of `pgq_core.enqueue`."""
+        options = {"max_payload_bytes": self.max_payload_bytes} | options
+        enqueued = enqueue(self.conn, task, payload, **options)
+        later = options.get("delay") is not None or options.get("run_at") is not None
+        self._want(options.get("queue", "default"), enqueued, later=later)
+        return enqueued
+
+    def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Enqueued]:
+        """Enqueue many jobs; say in the order given what became of each."""
+        given = list(jobs)
+        enqueued = enqueue_many(self.conn, given, max_payload_bytes=self.max_payload_bytes)
+        for job, result in zip(given, enqueued, strict=True):
+            later = job.delay is not None or job.run_at is not None
+            self._want(job.queue, result, later=later)
+        return enqueued
+
+    def _want(self, queue: str, enqueued: Enqueued, *, later: bool) -> None:
+        ids = self.wanted.setdefault(queue, [])
+        if not (later and enqueued.inserted):
+            self.wanted[queue] = None
+        elif ids is not None:
+            ids.append(enqueued.id)
+
+    def absorb(self, inner: "Transaction") -> None:
+        """Take over what a nested block wants; it commits with this one."""
+        for queue, ids in inner.wanted.items():
+            mine = self.wanted.get(queue, [])
+            self.wanted[queue] = None if ids is None or mine is None else mine + ids
+
+
+class Producer:
+    """Wake workers for what this process commits: one per process, thread-safe, no I/O until used.
+
+    `stats` counts the kicks *sent*, *coalesced* (somebody's was pending) and *failed*.
+    """
+
+    def __init__(self, kick: Kick, *, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> None:
+        """Take the *kick* to send, and the limit for payload and headers as UTF-8 JSON."""
+        self._kick = kick
+        self._max_payload_bytes = max_payload_bytes
+        self._open: WeakKeyDictionary[Connection, Transaction] = WeakKeyDictionary()
+        self.stats: Counter[str] = Counter(sent=0, coalesced=0, failed=0)
+
+    @contextmanager
+    def transaction(self, conn: Connection) -> Iterator[Transaction]:
+        """Open a transaction on *conn*; after its commit kick each queue enqueued to, once.
+
+        Blocks of one producer nest: the inner ones are savepoints, and the outermost kicks. The
+        connection's autocommit mode, row factory and cursor class stay as they are.
+
+        Args:
+            conn: the application's own synchronous psycopg connection, idle.
+
+        Raises:
+            OpenTransaction: *conn* is in a transaction that is not this producer's.
+            psycopg.Error: whatever the transaction or its COMMIT raises; never the kick.
+        """
+        outer = self._open.get(conn)
+        if outer is None:
+            require_idle(conn)
+        tx = Transaction(conn=conn, max_payload_bytes=self._max_payload_bytes)
+        self._open[conn] = tx
+        try:
+            with conn.transaction():
+                yield tx
+                tx.complete = True  # a swallowed psycopg.Rollback never gets here
+        except psycopg.Error:
+            if outer is None and tx.complete and conn.closed:  # was the COMMIT done? kick anyway
+                self._send(tx)
+            raise
+        finally:
+            self._restore(conn, outer)
+        if tx.complete:
+            outer.absorb(tx) if outer else self._send(tx)
+
+    def _restore(self, conn: Connection, outer: Transaction | None) -> None:
+        if outer is None:
+            del self._open[conn]
+        else:
+            self._open[conn] = outer
+
+    def kick(self, conn: Connection, queues: Iterable[str]) -> None:
+        """Kick *queues* after a commit of your own; never raises for AWS or the database.
+
+        Raises:
+            OpenTransaction: *conn* is not idle, so the commit is still to come.
+            ValueError, TypeError: a queue's name is refused.
+        """
+        names = [queues] if isinstance(queues, str) else list(queues)
+        for name in names:
+            check_name("queues", name)
+        require_idle(conn)
+        tx = Transaction(conn=conn, max_payload_bytes=self._max_payload_bytes)
+        tx.wanted = dict.fromkeys(names)
+        self._send(tx)
+
+    def _send(self, tx: Transaction) -> None:
+        """Send what *tx* wants; stop asking after a time-out: 2 s in all is what a commit may cost."""
+        if isinstance(self._kick, NoKick):  # sets no mark: it must not silence the others
+            return
+        timed_out = False
+        for queue, ids in tx.wanted.items():
+            if timed_out:
+                self.stats["failed"] += 1
+                continue
+            started = time.monotonic()
+            result = request(tx.conn, self._kick, queue, ids or ())
+            self.stats[result] += 1
+            timed_out = result == "failed" and time.monotonic() - started > SLOW
+
+
+def request(conn: Connection, kick: Kick, queue: str, future: Iterable[int] = ()) -> str:
+    """Kick *queue* unless somebody's kick is pending; return "sent", "coalesced" or "failed".
+
+    Never raises: the commit is done.
+    """
+    asked = _ask(conn, queue, list(future))
+    if not asked.needed:
+        return "coalesced"
+    if send(kick, queue):
+        return "sent"
+    _withdraw(conn, queue, asked)
+    return "failed"
+
+
+def send(kick: Kick, queue: str, hop: int = 0) -> bool:
+    """Kick whatever the marks say; a kick that raises counts as not accepted."""
+    try:
+        return kick.kick(queue, hop) if hop else kick.kick(queue)
+    except Exception:
+        logger.warning("kick raised", exc_info=True, extra={"queue": queue})
+        return False
+
+
+def _ask(conn: Connection, queue: str, future: list[int]) -> queues.KickRequest:
+    try:
+        with autocommit(conn):
+            return queues.request_kick(conn, queue, future)
+    except Exception:
+        logger.warning("kick mark not read, kicking anyway", exc_info=True, extra={"queue": queue})
+        return queues.KickRequest(needed=True)
+
+
+def _withdraw(conn: Connection, queue: str, asked: queues.KickRequest) -> None:
+    if asked.mark is None:
+        return
+    try:
+        with autocommit(conn):
+            queues.withdraw_kick(conn, queue, asked.mark)
+    except Exception:
+        logger.warning("kick mark not withdrawn", exc_info=True, extra={"queue": queue})

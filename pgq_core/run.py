@@ -1,0 +1,82 @@
+"""Run one handler under its timeout, and bring back whatever comes of it as a value."""
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from .context import Context
+from .errors import JobTimeout
+from .job import Job
+from .outcome import Discard, Retry, Snooze
+from .tasks import Task
+
+logger = logging.getLogger(__name__)
+
+AGAIN = 1.0  # s: a handler that swallowed its JobTimeout gets the next one then
+
+
+def run(task: Task, job: Job, ctx: Context) -> object:
+    """Run the handler and return its answer, or what it raised; None is success.
+
+    Only `KeyboardInterrupt` passes: it means the worker, not the job.
+    """
+    if job.problem is not None:
+        return job.problem
+    try:
+        return _answer(_call(task, job, ctx))
+    except KeyboardInterrupt:
+        raise
+    except (Retry, Snooze, Discard) as answer:
+        return answer
+    except BaseException as error:  # noqa: BLE001 - recorded in the job; SystemExit ends a job only
+        logger.warning(
+            "handler raised",
+            exc_info=error,
+            extra={"job_id": job.id, "task": job.task, "attempt": job.attempt},
+        )
+        return error
+
+
+def _call(task: Task, job: Job, ctx: Context) -> object:
+    with _time_limit(task.timeout):
+        return task.handler(job, ctx) if task.wants_context else task.handler(job)
+
+
+def _answer(value: object) -> object:
+    return value if isinstance(value, Retry | Snooze | Discard) else None
+
+
+class _Limit:
+    """Raise `JobTimeout` in the main thread, again each second, while it is in force."""
+
+    def __init__(self, timeout: timedelta) -> None:
+        self.timeout = timeout
+        self.in_force = True
+
+    def strike(self, _signal: int, _frame: object) -> None:
+        if self.in_force:
+            message = f"the handler ran longer than its timeout of {self.timeout.total_seconds():g} s"
+            raise JobTimeout(message)
+
+
+@contextmanager
+def _time_limit(timeout: timedelta) -> Iterator[None]:
+    """Bound what runs inside by SIGALRM; in another thread than the main one only the lease does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    limit = _Limit(timeout)
+    before = signal.signal(signal.SIGALRM, limit.strike)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, timeout.total_seconds(), AGAIN)
+        try:
+            yield
+        finally:
+            limit.in_force = False  # strikes here at the latest; then the outer block still disarms
+    finally:
+        limit.in_force = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,163 @@
+"""The registry: which function runs which task, and for how long it may."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, NoReturn
+
+from .db import Connection
+from .enqueue import enqueue
+from .errors import ConfigError
+from .job import Enqueued, Job, check_int, check_name
+from .outcome import Backoff, Discard
+
+DEFAULT_TIMEOUT = timedelta(seconds=30)
+
+Handler = Callable[..., object]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """Be a registered handler; call it like the function it was made from."""
+
+    name: str
+    handler: Handler
+    timeout: timedelta = DEFAULT_TIMEOUT
+    backoff: Backoff | None = None
+    queue: str = "default"
+    priority: int = 5
+    max_attempts: int = 5
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        """Run the handler itself, for tests of it."""
+        return self.handler(*args, **kwargs)
+
+    @property
+    def wants_context(self) -> bool:
+        """Tell whether the handler takes a second argument."""
+        parameters = inspect.signature(self.handler).parameters.values()
+        places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        return len(places) > 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
+
+    def enqueue(self, conn: Connection, payload: Mapping[str, Any], **options: Any) -> Enqueued:  # noqa: ANN401
+        """Enqueue a job for this task with its own queue, priority and max_attempts.
+
+        *options* are those of `pgq_core.enqueue`, and win over the task's own.
+        """
+        defaults = {
+            "queue": self.queue,
+            "priority": self.priority,
+            "max_attempts": self.max_attempts,
+        }
+        return enqueue(conn, self.name, payload, **defaults | options)
+
+
+class Tasks:
+    """Hold the handlers of one application, by the names that jobs carry."""
+
+    def __init__(self) -> None:
+        """Start with no handler."""
+        self._tasks: dict[str, Task] = {}
+
+    def handler(
+        self,
+        name: str,
+        *,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+        backoff: Backoff | None = None,
+        queue: str = "default",
+        priority: int = 5,
+        max_attempts: int = 5,
+    ) -> Callable[[Handler], Task]:
+        """Register the decorated function `(job)` or `(job, ctx)` for the task *name*.
+
+        Args:
+            name: what `enqueue` is given.
+            timeout: how long one attempt may run; `JobTimeout` is raised inside it then.
+            backoff: `(attempt) -> timedelta` until the next try; None = the first article's.
+            queue, priority, max_attempts: what the task's own `enqueue` uses, nothing else.
+
+        Raises:
+            ValueError, TypeError: an argument is refused, or the name is taken.
+        """
+        check_name("name", name)
+        check_name("queue", queue)
+        check_int("priority", priority, 0, 9)
+        check_int("max_attempts", max_attempts, 1, 1000)
+        if timeout <= timedelta(0):
+            message = f"timeout: more than 0 s is expected, not {timeout}"
+            raise ValueError(message)
+        return lambda function: self._add(
+            Task(
+                name=name,
+                handler=_checked(function),
+                timeout=timeout,
+                backoff=backoff,
+                queue=queue,
+                priority=priority,
+                max_attempts=max_attempts,
+            )
+        )
+
+    def _add(self, task: Task) -> Task:
+        if task.name in self._tasks:
+            message = f"name: the task {task.name!r} has a handler already"
+            raise ValueError(message)
+        self._tasks[task.name] = task
+        return task
+
+    def get(self, name: str) -> Task | None:
+        """Return the task of this name, or None."""
+        return self._tasks.get(name)
+
+    def __iter__(self) -> Iterator[Task]:
+        """Go through the tasks in the order they were registered."""
+        return iter(self._tasks.values())
+
+    def within(self, limit: timedelta) -> "Tasks":
+        """Return a registry whose tasks fit into *limit*: a longer one fails its jobs for good."""
+        fitting = Tasks()
+        for task in self:
+            fitting._add(task if task.timeout <= limit else _refuse(task, limit))  # noqa: SLF001
+        return fitting
+
+    @classmethod
+    def load(cls, spec: str) -> "Tasks":
+        """Import the registry named by *spec*, "module:attribute".
+
+        Raises:
+            ConfigError: it cannot be imported or is no registry; the message says why.
+        """
+        module_name, _, attribute = spec.partition(":")
+        if not module_name or not attribute:
+            message = f'tasks: "module:attribute" is expected, not {spec!r}'
+            raise ConfigError(message)
+        try:
+            found = getattr(importlib.import_module(module_name), attribute)
+        except (ImportError, AttributeError) as error:
+            message = f"tasks: cannot load {spec!r}: {error}"
+            raise ConfigError(message) from error
+        if not isinstance(found, cls):
+            message = f"tasks: {spec!r} is a {type(found).__name__}, a pgq_core.Tasks is expected"
+            raise ConfigError(message)
+        return found
+
+
+def _checked(function: Handler) -> Handler:
+    if inspect.iscoroutinefunction(function):
+        message = f"handler: {function.__name__} is async; wrap its body in asyncio.run()"
+        raise TypeError(message)
+    return function
+
+
+def _refuse(task: Task, limit: timedelta) -> Task:
+    def refuse(job: Job) -> NoReturn:
+        message = (
+            f"the task {job.task!r} may run {task.timeout.total_seconds():g} s, an invocation "
+            f"leaves it {limit.total_seconds():g} s: raise the worker's timeout or lower the task's"
+        )
+        raise Discard(message)
+
+    return replace(task, handler=refuse, timeout=DEFAULT_TIMEOUT)

@@ -1,0 +1,286 @@
+"""The drain: wake, reclaim, claim, run, settle, until the queue is empty or the time is nearly up.
+
+`Drain.run` reads as the protocol of a worker (docs/lifecycle.md): nothing is claimed before the pending kick is
+cleared and committed; it ends only on an empty claim made while it holds no lease; it hands over only after its
+last release.
+"""
+
+import logging
+import os
+import socket
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+
+from . import fence, queues, reaper
+from .alarm import Alarm, NoAlarm
+from .claim import take
+from .context import Context
+from .db import Connection
+from .job import Job, check_int, check_name, check_text
+from .kick import Kick, NoKick
+from .migrate import check
+from .outcome import UNKNOWN, decide
+from .producer import request, send
+from .run import run
+from .settle import Link, Settler
+from .tasks import Task, Tasks
+
+logger = logging.getLogger(__name__)
+
+GRACE = timedelta(seconds=5)  # a statement in flight outlives its client by a moment
+RESERVE = timedelta(seconds=5)  # to settle, hand back and hand over before the platform kills us
+LEASE = timedelta(minutes=5)  # where no platform does
+MOST_HOPS = 3  # of workers in a row that started nothing
+RECLAIM = 1000
+SLACK = 0.01  # s: so that what falls due at an instant is due after the wait
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DrainReport:
+    """Count what one drain did; *lost* are the writes refused because the lease was lost."""
+
+    claimed: int = 0
+    done: int = 0
+    retried: int = 0
+    failed: int = 0
+    snoozed: int = 0
+    released: int = 0
+    lost: int = 0
+    reclaimed: int = 0
+
+
+def work(
+    connect: Callable[[], Connection],
+    tasks: Tasks,
+    *,
+    queue: str = "default",
+    batch_size: int = 10,
+    time_left: Callable[[], timedelta] | None = None,
+    wait: timedelta = timedelta(0),
+    kick: Kick = NoKick(),  # noqa: B008 - it holds nothing
+    alarm: Alarm = NoAlarm(),  # noqa: B008 - it holds nothing
+    worker_id: str | None = None,
+    woken_for: datetime | None = None,
+    hop: int = 0,
+) -> DrainReport:
+    """Drain *queue*: claim, run and settle jobs until none is due or the time is nearly up.
+
+    Args:
+        connect: makes a connection; called again when one is lost. All are closed at the end.
+        tasks: the handlers. A job whose task is not among them is put off, not failed.
+        batch_size: jobs of one claim, 1 to 1,000; they run one after another.
+        time_left: what remains of the invocation: it bounds the leases and what is started. None =
+            no limit: leases of 5 minutes, prolonged before each start as the job needs.
+        wait: how far off a due time or the end of a lease may be to be waited for in place, with
+            the connection closed.
+        kick: wakes another worker: for a backlog, and before the time is up.
+        alarm: wakes a worker at the next instant that is too far off to wait for.
+        worker_id: the name of the leases, this invocation's own; None = made up.
+        woken_for: the instant of the alarm that woke this worker.
+        hop: how many hand-overs led here.
+
+    Raises:
+        SchemaMismatch: the database's schema and this code do not fit; nothing was claimed.
+        psycopg.OperationalError: the database cannot be reached; what was claimed comes back when
+            its lease ends.
+        ValueError, TypeError: an argument is refused.
+    """
+    check_name("queue", queue)
+    check_int("batch_size", batch_size, 1, 1000)
+    worker_id = worker_id or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+    check_text("worker_id", worker_id, 200)
+    return _Drain(
+        link=Link(connect),
+        tasks=tasks,
+        queue=queue,
+        batch_size=batch_size,
+        time_left=time_left,
+        wait=wait,
+        kick=kick,
+        alarm=alarm,
+        worker_id=worker_id,
+        hop=hop,
+    ).run(woken_for)
+
+
+@dataclass(kw_only=True)
+class _Drain:
+    """Be one worker at work on one queue."""
+
+    link: Link
+    tasks: Tasks
+    queue: str
+    batch_size: int
+    time_left: Callable[[], timedelta] | None
+    wait: timedelta
+    kick: Kick
+    alarm: Alarm
+    worker_id: str
+    hop: int
+    counts: Counter[str] = field(default_factory=Counter)
+    held_until: float = 0.0  # by this process's monotonic clock; matters only without time_left
+
+    def __post_init__(self) -> None:
+        self.settler = Settler(self.link, self.counts)
+
+    def run(self, woken_for: datetime | None) -> DrainReport:
+        with self.link:
+            self.link.run(check)
+            while True:
+                self.wake(woken_for)
+                if self.has_room() and not self.drain():
+                    self.hand_over()
+                    break
+                woken_for = self.rest()
+                if woken_for is None:
+                    break
+        report = DrainReport(**self.counts)
+        logger.info("drain ended", extra={"queue": self.queue, **asdict(report)})
+        return report
+
+    def wake(self, woken_for: datetime | None) -> None:
+        """Clear the pending kick, committed before any claim, and put expired leases back."""
+        self.link.run(lambda conn: queues.wake(conn, self.queue, woken_for))
+        while True:
+            back = self.link.run(lambda conn: reaper.reclaim(conn, queue=self.queue, limit=RECLAIM))
+            self.counts["reclaimed"] += len(back)
+            if len(back) < RECLAIM:
+                return
+
+    def has_room(self) -> bool:
+        """Tell whether the queue's cap leaves room for this worker."""
+        full, _ = self.link.run(lambda conn: queues.crowd(conn, self.queue, self.worker_id))
+        return not full
+
+    def drain(self) -> bool:
+        """Run batches; True = the last claim was empty, False = the time is nearly up."""
+        while self.has_time_for(timedelta(0)):
+            jobs = self.claim()
+            if not jobs:
+                return True
+            self.recruit(len(jobs))
+            if not self.run_batch(jobs):
+                return False
+        return False
+
+    def has_time_for(self, timeout: timedelta) -> bool:
+        return self.time_left is None or self.time_left() >= timeout + RESERVE
+
+    def claim(self) -> list[Job]:
+        lease = LEASE if self.time_left is None else self.time_left() + GRACE
+        self.held_until = time.monotonic() + lease.total_seconds()
+        jobs = self.link.run(
+            lambda conn: take(conn, self.queue, self.batch_size, lease, worker=self.worker_id)
+        )
+        self.counts["claimed"] += len(jobs)
+        return jobs
+
+    def recruit(self, claimed: int) -> None:
+        """Kick one more worker if this batch is full, more is due and the cap leaves room."""
+        if claimed < self.batch_size or isinstance(self.kick, NoKick):
+            return
+        full, due = self.link.run(lambda conn: queues.crowd(conn, self.queue, None))
+        if due and not full:
+            self.link.run(lambda conn: request(conn, self.kick, self.queue))
+
+    def run_batch(self, jobs: list[Job]) -> bool:
+        """Run *jobs*, the ones that crashed last and alone; False = time ran out for some."""
+        todo = sorted(jobs, key=lambda job: job.crashed > 0)
+        in_time = True
+        try:
+            while todo and self.has_time_for(timedelta(0)):
+                todo = self.isolate(todo) if todo[0].crashed else todo
+                job = todo.pop(0)
+                if not self.has_time_for(self.timeout(job)):
+                    self.settler.release([job])
+                    in_time = False
+                elif self.hold(job, todo):
+                    self.run_job(job)
+        finally:
+            self.settler.flush()
+            self.settler.release(todo)
+        return in_time and not todo
+
+    def isolate(self, todo: list[Job]) -> list[Job]:
+        """Leave the first of *todo* alone: write what has finished, hand back the others."""
+        self.settler.flush()
+        self.settler.release(todo[1:])
+        return todo[:1]
+
+    def timeout(self, job: Job) -> timedelta:
+        task = self.tasks.get(job.task)
+        return timedelta(0) if task is None or job.problem else task.timeout
+
+    def hold(self, job: Job, todo: list[Job]) -> bool:
+        """Prolong the leases if *job* might outlive them; drop from *todo* what was lost."""
+        need = self.timeout(job) + GRACE
+        if self.time_left is not None or time.monotonic() + need.total_seconds() < self.held_until:
+            return True
+        self.settler.flush()
+        lease, held = max(LEASE, need), [job, *todo]
+        self.held_until = time.monotonic() + lease.total_seconds()
+        kept = self.link.run(lambda conn: fence.extend_many(conn, held, lease))
+        self.settler.lose([one for one in held if one.id not in kept])
+        todo[:] = [one for one in todo if one.id in kept]
+        return job.id in kept
+
+    def run_job(self, job: Job) -> None:
+        task = self.tasks.get(job.task)
+        if job.problem:
+            self.settler.settle(job, decide(job, job.problem))
+        elif task is None:
+            logger.warning("unknown task", extra={"job_id": job.id, "task": job.task})
+            self.settler.settle(job, UNKNOWN)
+        else:
+            self.run_task(task, job)
+
+    def run_task(self, task: Task, job: Job) -> None:
+        ctx = Context(job, self.link, task.timeout)
+        try:
+            outcome = run(task, job, ctx)
+        except KeyboardInterrupt as interrupt:
+            self.settler.settle(job, decide(job, interrupt))
+            raise
+        if ctx.done:
+            self.counts["done"] += 1
+        else:
+            self.settler.settle(job, decide(job, outcome, task.backoff))
+
+    def hand_over(self) -> None:
+        """With the time nearly up and nothing held, kick a successor if a job is due."""
+        _, due = self.link.run(lambda conn: queues.crowd(conn, self.queue, self.worker_id))
+        started = self.counts["claimed"] > self.counts["released"]
+        may = started or self.hop < MOST_HOPS
+        if not (due and may and send(self.kick, self.queue, self.hop + 1)):
+            self.set_alarm(wait=timedelta(0))
+
+    def rest(self) -> datetime | None:
+        """With nothing due, wait for the next instant and return it; None = an alarm is set."""
+        return self.set_alarm(wait=self.wait)
+
+    def set_alarm(self, wait: timedelta) -> datetime | None:
+        """Note when a worker is needed next; wait for it in place if it is near, else arm."""
+        look = self.link.run(lambda conn: queues.outlook(conn, self.queue))
+        if look is None:
+            return None
+        at, distance = look
+        if not self.link.run(lambda conn: queues.note_alarm(conn, self.queue, at)):
+            return None
+        if distance <= wait and self.has_time_for(distance):
+            self.link.close()
+            time.sleep(distance.total_seconds() + SLACK)
+            return at
+        if not self.arm(at):
+            self.link.run(lambda conn: queues.defer_alarm(conn, self.queue, at))
+        return None
+
+    def arm(self, at: datetime) -> bool:
+        try:
+            return self.alarm.arm(self.queue, at)
+        except Exception:
+            logger.warning("alarm raised", exc_info=True, extra={"queue": self.queue})
+            return False
