@@ -21,11 +21,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgq_core import Alarm, Kick, LambdaKick, NoAlarm, NoKick, SchedulerAlarm, Settings, Tasks
 from pgq_core.errors import ConfigError, PgqError
+from pgq_core.worker import RESERVE
 
 Handler = Callable[[Any, LambdaContext], Any]
 
 logger = Logger()
 metrics = Metrics(namespace="pgq_core")
+
+_START = timedelta(seconds=2)  # from the start of an invocation to its first job, at a usual pace
 
 # An RDS secret's words, and libpq's.
 _SECRET = {
@@ -46,7 +49,8 @@ def settings() -> Settings:
 @cache
 def tasks() -> Tasks:
     """Return the user's handlers; jobs of those that fit no invocation are failed alone."""
-    return Tasks.load(settings().tasks).within(timedelta(seconds=settings().worker_timeout))
+    invocation = timedelta(seconds=settings().worker_timeout)
+    return Tasks.load(settings().tasks).within(invocation - _START - RESERVE)
 
 
 @cache

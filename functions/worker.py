@@ -6,7 +6,7 @@ database does, and then Lambda's own retries come back.
 
 import random
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 
 from aws_lambda_powertools.utilities.typing import LambdaContext
@@ -29,18 +29,18 @@ class Wake:
 
 
 @dataclass(slots=True)
-class HandOver:
-    """Be a kick that holds back hand-overs: a sweep hands over once, as a sweep."""
+class SweepKick:
+    """Be the kick of a sweep, which hands over as a sweep: the queues it did not reach go along."""
 
-    kick_now: Kick
-    hop: int | None = field(default=None, init=False)
+    inner: Kick
+    handed_over: bool = False
 
     def kick(self, queue: str, hop: int = 0) -> bool:
-        """Kick for *queue*, or note the hand-over."""
+        """Kick for *queue*, or hand the sweep over."""
         if not hop:
-            return self.kick_now.kick(queue)
-        self.hop = hop
-        return True
+            return self.inner.kick(queue)
+        self.handed_over = self.inner.kick(SWEEP, hop)
+        return self.handed_over
 
 
 @runtime.function
@@ -85,7 +85,6 @@ def drain(wake: Wake, context: LambdaContext, kick: Kick, wait: int) -> dict[str
         hop=wake.hop,
     )
     figures = asdict(report)
-    runtime.logger.info("drained", extra={"queue": wake.queue, "hop": wake.hop, **figures})
     runtime.publish(figures)
     return figures
 
@@ -97,13 +96,15 @@ def sweep(wake: Wake, context: LambdaContext) -> Iterator[tuple[str, dict[str, i
     # A long backlog in one queue must not keep the same others waiting at every sweep.
     random.shuffle(names)
     for name in names:
-        hand_over = HandOver(runtime.kick())
+        kick = SweepKick(runtime.kick())
+        used = (
+            kick if runtime.settings().wakeups else runtime.kick()
+        )  # NoKick, which writes no mark
         # Only the last may wait in place; the others' retries have alarms, or the next sweep.
         wait = runtime.settings().wait if name == names[-1] else 0
-        report = drain(replace(wake, queue=name), context, hand_over, wait)
+        report = drain(replace(wake, queue=name), context, used, wait)
         yield name, report
+        if kick.handed_over:
+            return
         if report["claimed"] > report["released"]:
             wake = replace(wake, hop=0)  # this invocation got on, whatever its last queue does
-        if hand_over.hop is not None:
-            runtime.kick().kick(SWEEP, hand_over.hop)
-            return
