@@ -1,7 +1,7 @@
 """What a handler may ask of the queue while it runs."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -59,26 +59,22 @@ class Context:
         if self.done:
             message = f"job {self._job.id} was completed by this attempt's first transaction"
             raise RuntimeError(message)
-        conn = self._link.connect()
+        conn, completed = self._link.connect(), False
         try:
             with conn.transaction():
                 yield conn
                 self._complete(conn)
-            # A swallowed psycopg.Rollback comes here too: then nothing was completed.
+                completed = True
         except psycopg.OperationalError:
-            if not (self.done and conn.closed and self._committed()):
-                self.done = False
+            if not (completed and conn.closed and self._committed()):
                 raise
-        except BaseException:
-            self.done = False
-            raise
         finally:
             conn.close()
+        self.done = completed  # not after a swallowed psycopg.Rollback
 
     def _complete(self, conn: Connection) -> None:
         if self._job.id not in fence.complete(conn, [self._job]):
             raise LeaseLost(self._job.id, self._job.attempts)
-        self.done = True
 
     def _committed(self) -> bool:
         """Tell what became of a COMMIT whose reply was lost: the job's row says it."""

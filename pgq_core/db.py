@@ -1,7 +1,8 @@
 """The one way to run a statement: a file of `sql/` by its name, parameters in, rows out.
 
-Nothing is ever prepared (`prepare=False`): a pooler in transaction mode may hand the next call another server
-connection, and a generic plan of the completion costs more than half of the throughput.
+Nothing is ever prepared (`prepare=False`): a pooler in transaction mode may hand the next call
+another server connection, and a generic plan of the completion costs more than half of the
+throughput.
 """
 
 from collections.abc import Iterator
@@ -46,7 +47,8 @@ def run(conn: Connection, name: str, /, **params: object) -> list[Row]:
         SchemaMismatch: the tables or functions the statement needs do not exist.
         psycopg.Error: whatever else the database says, unchanged.
     """
-    if not isinstance(conn, psycopg.Connection):
+    given: object = conn
+    if not isinstance(given, psycopg.Connection):
         message = f"conn: a psycopg.Connection is expected, not {type(conn).__name__}"
         raise TypeError(message)
     tries = _TRIES if conn.autocommit and is_idle(conn) else 1
@@ -64,7 +66,12 @@ def _execute(conn: Connection, name: str, params: dict[str, object]) -> list[Row
     with psycopg.Cursor(conn, row_factory=tuple_row) as cursor:
         try:
             cursor.execute(statement(name), params, prepare=False)
-        except (pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedFunction, pg.InvalidSchemaName) as e:
+        except (
+            pg.UndefinedTable,
+            pg.UndefinedColumn,
+            pg.UndefinedFunction,
+            pg.InvalidSchemaName,
+        ) as e:
             message = f"{name}: {e.diag.message_primary}; run `pgq-core migrate` on this database"
             raise SchemaMismatch(message) from e
         return cursor.fetchall() if cursor.description else []

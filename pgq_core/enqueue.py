@@ -13,7 +13,7 @@ from .job import MAX_PAYLOAD_BYTES, Enqueued, NewJob, check_delay
 _BULK = 5_000  # rows of one INSERT: keeps the parameters of a statement to some megabytes
 
 
-def enqueue(
+def enqueue(  # noqa: PLR0913 - one keyword for each thing a job may have
     conn: Connection,
     task: str,
     payload: Mapping[str, Any],

@@ -1,4 +1,4 @@
-"""Every error of ours, drawn as a tree; what was only *expected* to happen is a return value instead.
+"""Every error of ours; what was only *expected* to happen is a return value instead.
 
 PgqError
 ├── ConfigError      a setting is missing or wrong (also a ValueError)
@@ -8,7 +8,8 @@ PgqError
 ├── BadPayload       a stored payload or header cannot be decoded
 └── JobTimeout       a handler ran past its timeout
 
-Bad arguments raise the builtin `ValueError` or `TypeError`; the driver's own errors pass through unchanged.
+Bad arguments raise the builtin `ValueError` or `TypeError`; the driver's own errors pass through
+unchanged.
 """
 
 

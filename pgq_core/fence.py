@@ -1,8 +1,8 @@
-"""Every write after a claim, under the fence: `status = 'running' AND attempts = the claimed number`.
+"""Every write after a claim, under the fence: status = 'running' AND attempts = the claimed one.
 
-The guard stands in each statement that writes (first article, "Why the attempt check matters"). A worker whose
-lease was reclaimed, or whose job was cancelled, changes nothing and is told so. When a reply was lost and the same
-write comes again, the row itself says that it was ours.
+The guard stands in each statement that writes (first article, "Why the attempt check matters"). A
+worker whose lease was reclaimed, or whose job was cancelled, changes nothing and is told so. When a
+reply was lost and the same write comes again, the row itself says that it was ours.
 
 All expect an idle autocommit connection, or run in the transaction that the caller has open.
 """
@@ -89,7 +89,7 @@ def _write_one(conn: Connection, verb: str, job: Job, **params: object) -> str:
 
 
 def _write(conn: Connection, verb: str, jobs: Sequence[Job], **params: object) -> dict[int, str]:
-    """Write all at once what is free; then look at each of the rest: ours already, locked, or lost."""
+    """Write at once what is free; then look at each of the rest: ours already, locked, or lost."""
     if not jobs:
         return {}
     written = _rows(conn, verb, jobs, **params)

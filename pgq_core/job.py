@@ -1,7 +1,7 @@
-"""The values of the queue: a job to be (`NewJob`), what became of it (`Enqueued`), a stored one (`Job`).
+"""The values of the queue: `NewJob`, one to be; `Enqueued`, what became of it; `Job`, one stored.
 
-Everything that the database would refuse is refused here, in plain Python, because an error raised by a
-statement would abort the caller's transaction and with it the data the job belongs to.
+Everything that the database would refuse is refused here, in plain Python, because an error raised
+by a statement would abort the caller's transaction and with it the data the job belongs to.
 """
 
 import json
@@ -209,7 +209,9 @@ def _check_json(what: str, value: object) -> None:
     if not isinstance(value, dict):
         message = f"{what}: a dict (a JSON object) is expected, not {type(value).__name__}"
         raise TypeError(message)
-    todo = [(what, value, 1)]  # a loop, not recursion: the depth is the caller's
+    todo: list[tuple[str, object, int]] = [
+        (what, value, 1)
+    ]  # a loop, not recursion: the depth is the caller's
     while todo:
         path, item, depth = todo.pop()
         if depth > MAX_DEPTH:
@@ -224,7 +226,7 @@ def _children(path: str, item: object) -> Iterator[tuple[str, object]]:
             if not isinstance(key, str):
                 message = f"{path}: the key {key!r} is a {type(key).__name__}, JSON needs a str"
                 raise TypeError(message)
-            _check_storable(f"{path}: the key {ascii(key)}", key)
+            _check_storable(f"{path}: the key {key!a}", key)
             yield f"{path}.{key}", child
     elif isinstance(item, list):
         yield from ((f"{path}[{index}]", child) for index, child in enumerate(item))

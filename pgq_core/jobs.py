@@ -12,7 +12,7 @@ def get(conn: Connection, job_id: int) -> Job | None:
     return from_row(rows[0]) if rows else None
 
 
-def find(
+def find(  # noqa: PLR0913 - one keyword for each filter
     conn: Connection,
     *,
     queue: str | None = None,

@@ -1,8 +1,8 @@
 """Bring the schema up to this code, and refuse to work where the two do not fit.
 
-Migrations are numbered, plain SQL, forward only and checksummed. Each is one transaction under an advisory lock,
-so that any number of cold starts may call `migrate` at once. The head of each names the oldest code that may
-still run on it: expand first, contract one release later.
+Migrations are numbered, plain SQL, forward only and checksummed. Each is one transaction under an
+advisory lock, so that any number of cold starts may call `migrate` at once. The head of each names
+the oldest code that may still run on it: expand first, contract one release later.
 """
 
 import hashlib

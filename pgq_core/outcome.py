@@ -17,14 +17,16 @@ Backoff = Callable[[int], timedelta]
 MAX_ERROR = 8_000
 
 
-class _Outcome(Exception):  # noqa: N818 - an answer, which may be raised as well as returned
+class _Outcome(Exception):
     """Be an answer of a handler, returned or raised."""
 
 
 class Retry(_Outcome):
     """Fail this attempt and try again, *after* the given time or the usual backoff."""
 
-    def __init__(self, reason: str = "the handler asked for a retry", *, after: timedelta | None = None) -> None:
+    def __init__(
+        self, reason: str = "the handler asked for a retry", *, after: timedelta | None = None
+    ) -> None:
         """Take the *reason* that becomes `last_error`, and how long to wait (0 s to 10 years)."""
         super().__init__(reason)
         self.after = None if after is None else check_delay("after", after)
@@ -90,7 +92,7 @@ def _fail(job: Job, error: BaseException, backoff: Backoff | None) -> Settlement
 
 
 def describe(error: BaseException | str) -> str:
-    """Return an error as text that PostgreSQL can store: one kind, one message, cut by characters."""
+    """Return an error as text that PostgreSQL can store: kind and message, cut by characters."""
     if isinstance(error, _Outcome | str):
         text = str(error)
     else:

@@ -1,8 +1,8 @@
 """The producer hook: enqueue in the application's transaction, and wake a worker after its commit.
 
-A kick before the commit would find nothing, one inside the transaction would delay it. So the connection must be
-idle when a block begins: then the end of the block is the commit. After it nothing of ours is ever raised; whatever
-is in doubt, kick: a kick too many costs an empty claim.
+A kick before the commit would find nothing, one inside the transaction would delay it. So the
+connection must be idle when a block begins: then the end of the block is the commit. After it
+nothing of ours is ever raised; whatever is in doubt, kick: a kick too many costs an empty claim.
 """
 
 import logging
@@ -135,7 +135,7 @@ class Producer:
         self._send(tx)
 
     def _send(self, tx: Transaction) -> None:
-        """Send what *tx* wants; stop asking after a time-out: 2 s in all is what a commit may cost."""
+        """Send what *tx* wants; after a time-out no more: 2 s in all is what a commit may cost."""
         if isinstance(self._kick, NoKick):  # sets no mark: it must not silence the others
             return
         timed_out = False

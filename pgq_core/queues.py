@@ -1,7 +1,7 @@
 """The queues' own rows: pause and resume, figures, and the two marks that tell who has been woken.
 
-`kick_requested_at` says that a kick is on its way, `alarm_at` that somebody will be woken at a known time. Both
-are hints that save invocations: losing one costs latency, never a job.
+`kick_requested_at` says that a kick is on its way, `alarm_at` that somebody will be woken at a
+known time. Both are hints that save invocations: losing one costs latency, never a job.
 """
 
 from collections.abc import Sequence

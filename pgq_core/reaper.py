@@ -1,4 +1,4 @@
-"""Keep the table honest and small: put expired leases back, delete or archive what has been kept long enough."""
+"""Keep the table honest and small: reclaim expired leases, clean up what was kept long enough."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,9 @@ from .db import Connection, require_idle, run
 from .errors import OpenTransaction
 from .job import check_int, check_name
 
-_MARGIN = timedelta(seconds=5)  # a batch of 10,000 takes well under a second; leave room for a slow one
+_MARGIN = timedelta(
+    seconds=5
+)  # a batch of 10,000 takes well under a second; leave room for a slow one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

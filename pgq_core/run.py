@@ -31,7 +31,7 @@ def run(task: Task, job: Job, ctx: Context) -> object:
         raise
     except (Retry, Snooze, Discard) as answer:
         return answer
-    except BaseException as error:  # noqa: BLE001 - recorded in the job; SystemExit ends a job only
+    except BaseException as error:
         logger.warning(
             "handler raised",
             exc_info=error,
@@ -58,13 +58,15 @@ class _Limit:
 
     def strike(self, _signal: int, _frame: object) -> None:
         if self.in_force:
-            message = f"the handler ran longer than its timeout of {self.timeout.total_seconds():g} s"
+            message = (
+                f"the handler ran longer than its timeout of {self.timeout.total_seconds():g} s"
+            )
             raise JobTimeout(message)
 
 
 @contextmanager
 def _time_limit(timeout: timedelta) -> Iterator[None]:
-    """Bound what runs inside by SIGALRM; in another thread than the main one only the lease does."""
+    """Bound what runs inside by SIGALRM; outside of the main thread only the lease does."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,7 +1,8 @@
-"""Write what became of jobs: completions together and soon, everything else at once; hand back the unstarted.
+"""Write what became of jobs: completions together and soon, everything else at once.
 
-A finished job must not wait for a long neighbour, and must not be written alone either. So completions are
-gathered and flushed 100 ms after the first of them at the latest, by a timer beside a running handler.
+A finished job must not wait for a long neighbour, and must not be written alone either. So
+completions are gathered and flushed 100 ms after the first of them at the latest, by a timer beside
+a running handler.
 """
 
 import logging
@@ -48,7 +49,10 @@ class Link:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """Close the connection, whatever happened."""
         self.close()

@@ -46,7 +46,7 @@ class Task:
 
         *options* are those of `pgq_core.enqueue`, and win over the task's own.
         """
-        defaults = {
+        defaults: dict[str, Any] = {
             "queue": self.queue,
             "priority": self.priority,
             "max_attempts": self.max_attempts,
@@ -120,7 +120,7 @@ class Tasks:
         """Return a registry whose tasks fit into *limit*: a longer one fails its jobs for good."""
         fitting = Tasks()
         for task in self:
-            fitting._add(task if task.timeout <= limit else _refuse(task, limit))  # noqa: SLF001
+            fitting._add(task if task.timeout <= limit else _refuse(task, limit))
         return fitting
 
     @classmethod

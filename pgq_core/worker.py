@@ -1,8 +1,8 @@
 """The drain: wake, reclaim, claim, run, settle, until the queue is empty or the time is nearly up.
 
-`Drain.run` reads as the protocol of a worker (docs/lifecycle.md): nothing is claimed before the pending kick is
-cleared and committed; it ends only on an empty claim made while it holds no lease; it hands over only after its
-last release.
+`Drain.run` reads as the protocol of a worker (docs/lifecycle.md): nothing is claimed before the
+pending kick is cleared and committed; it ends only on an empty claim made while it holds no lease;
+it hands over only after its last release.
 """
 
 import logging
@@ -53,7 +53,7 @@ class DrainReport:
     reclaimed: int = 0
 
 
-def work(
+def work(  # noqa: PLR0913 - the knobs of one invocation, most with a right default
     connect: Callable[[], Connection],
     tasks: Tasks,
     *,
