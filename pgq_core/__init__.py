@@ -1,4 +1,4 @@
-"""A Postgres job queue for serverless applications, woken by kicks. The public names, nothing else."""
+"""A Postgres job queue for serverless applications, woken by kicks: the public names."""
 
 from . import errors
 from .alarm import Alarm, NoAlarm, SchedulerAlarm
