@@ -1,8 +1,10 @@
 """Look at single jobs and steer them by hand: get, find, cancel, retry."""
 
+from contextlib import nullcontext
+
 from psycopg import errors as pg
 
-from .db import Connection, run
+from .db import Connection, is_idle, run
 from .job import Job, check_int, from_row
 
 
@@ -48,13 +50,9 @@ def retry(conn: Connection, job_id: int) -> str | None:
     None if it is not failed or cancelled, or its `unique_key` is in use again. It becomes due when
     its last lease is over, so that it never runs beside a handler that was cancelled: kick then.
     """
-    nested = conn.transaction if conn.info.transaction_status else None
     try:
-        if nested is None:
+        with nullcontext() if is_idle(conn) else conn.transaction():  # a savepoint of the caller's
             rows = run(conn, "retry", id=_checked(job_id))
-        else:
-            with nested():
-                rows = run(conn, "retry", id=_checked(job_id))
     except pg.UniqueViolation:  # taken between the look and the write
         return None
     return str(rows[0][0]) if rows else None

@@ -163,9 +163,8 @@ class AwsClient:
     def _client(self) -> object:
         if self._given is not None:
             return self._given
-        if (
-            self._pid != os.getpid()
-        ):  # sockets, and a lock somebody else held, must not cross a fork
+        # Neither sockets nor a lock that another thread held may cross a fork.
+        if self._pid != os.getpid():
             self._lock, self._made, self._pid = threading.Lock(), None, os.getpid()
         with self._lock:
             if self._made is None:

@@ -104,8 +104,9 @@ class Producer:
             with conn.transaction():
                 yield tx
                 tx.complete = True  # a swallowed psycopg.Rollback never gets here
-        except psycopg.Error:
-            if outer is None and tx.complete and conn.closed:  # was the COMMIT done? kick anyway
+        except BaseException as error:
+            refused = isinstance(error, psycopg.Error) and not conn.closed
+            if outer is None and tx.complete and not refused:  # was the COMMIT done? then kick
                 self._send(tx)
             raise
         finally:

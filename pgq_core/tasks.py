@@ -29,17 +29,11 @@ class Task:
     queue: str = "default"
     priority: int = 5
     max_attempts: int = 5
+    wants_context: bool = False
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         """Run the handler itself, for tests of it."""
         return self.handler(*args, **kwargs)
-
-    @property
-    def wants_context(self) -> bool:
-        """Tell whether the handler takes a second argument."""
-        parameters = inspect.signature(self.handler).parameters.values()
-        places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        return len(places) > 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
 
     def enqueue(self, conn: Connection, payload: Mapping[str, Any], **options: Any) -> Enqueued:  # noqa: ANN401
         """Enqueue a job for this task with its own queue, priority and max_attempts.
@@ -98,6 +92,7 @@ class Tasks:
                 queue=queue,
                 priority=priority,
                 max_attempts=max_attempts,
+                wants_context=_takes_two(function),
             )
         )
 
@@ -152,6 +147,12 @@ def _checked(function: Handler) -> Handler:
     return function
 
 
+def _takes_two(function: Handler) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(places) > 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
+
+
 def _refuse(task: Task, limit: timedelta) -> Task:
     def refuse(job: Job) -> NoReturn:
         message = (
@@ -160,4 +161,4 @@ def _refuse(task: Task, limit: timedelta) -> Task:
         )
         raise Discard(message)
 
-    return replace(task, handler=refuse, timeout=DEFAULT_TIMEOUT)
+    return replace(task, handler=refuse, timeout=DEFAULT_TIMEOUT, wants_context=False)

@@ -4,7 +4,6 @@
 UPDATE pgq_core.jobs
 SET status = 'queued',
     released = attempts,
-    crashed = 0,
     run_at = greatest(now(), locked_until),
     locked_until = NULL,
     locked_by = NULL,

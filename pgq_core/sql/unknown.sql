@@ -1,6 +1,6 @@
 -- Purpose: put off jobs whose task this worker does not know (a newer producer, an older worker): again after as
 --   long as it has been unknown, 1 minute at least, 1 hour at most, so the waits double; `failed` after 24 hours.
--- Invariant: the fence: only a job still running under the claim that is named.
+-- Invariant: the fence: only a job still running under the claim that is named. `crashed` stays, as in release.
 -- Locks: the rows in the order of their ids, SKIP LOCKED: one row locked elsewhere holds up no other. Index: jobs_pkey.
 WITH held AS MATERIALIZED (
     SELECT jobs.id, mine.attempts
@@ -13,7 +13,6 @@ UPDATE pgq_core.jobs
 SET status = CASE WHEN jobs.unknown_since < now() - interval '24 hours' THEN 'failed' ELSE 'queued' END,
     settled = jobs.attempts,
     released = jobs.released + 1,
-    crashed = 0,
     unknown_since = coalesce(jobs.unknown_since, now()),
     run_at = clock_timestamp()
         + least(interval '1 hour', greatest(interval '1 minute', now() - jobs.unknown_since)),
