@@ -13,6 +13,7 @@ from pathlib import Path
 
 DEBIAN = Path(__file__).parents[1] / ".venv" / "debian"  # see local/debian.sh
 EMBEDDED = 18
+BALLAST = shutil.ignore_patterns("include", "bitcode", "libLLVM*", "locale", "i18n", "doc", "man")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +63,8 @@ def runnable(found: Programs, folder: Path) -> Programs:
     """Put a copy that `nobody` may run into *folder* where we are root; else change nothing."""
     if os.geteuid() != 0 or not found.trees:
         return found
-    headers = shutil.ignore_patterns("include")
     for tree in found.trees:
-        shutil.copytree(found.base / tree, folder / tree, symlinks=True, ignore=headers)
+        shutil.copytree(found.base / tree, folder / tree, symlinks=True, ignore=BALLAST)
     return replace(found, base=folder)
 
 
