@@ -139,29 +139,39 @@ def _open(address: str, function_name: str) -> psycopg.Connection[Any]:
 def _address() -> str:
     """Return the DSN: DATABASE_URL, completed or replaced by what the secret says."""
     url, arn = os.environ.get("DATABASE_URL", ""), settings().database_secret_arn
-    if not url and not arn:
-        raise ConfigError(
-            "DATABASE_URL is missing: expected postgresql://..., or PGQ_DATABASE_SECRET_ARN"
-        )
     parts = _secret(arn) if arn else {}
     try:
-        return make_conninfo(url, **parts)
+        address = make_conninfo(url, **parts)
     except psycopg.ProgrammingError:  # its text may show the password
         raise ConfigError("DATABASE_URL is wrong: expected postgresql://...") from None
+    if "host" not in conninfo_to_dict(address):
+        raise ConfigError(
+            "the database's host is missing: expected postgresql://... in DATABASE_URL, or a "
+            "secret that names it, in PGQ_DATABASE_SECRET_ARN"
+        )
+    return address
 
 
 @cache
-def _secret(arn: str) -> dict[str, Any]:
+def _secret(arn: str) -> dict[str, str]:
     import boto3
 
     text = boto3.client("secretsmanager").get_secret_value(SecretId=arn)["SecretString"]
     try:
-        if not text.lstrip().startswith("{"):
-            return conninfo_to_dict(text)
-        given = json.loads(text)
-        return {ours: given[theirs] for theirs, ours in _SECRET.items() if theirs in given}
+        return _parts(text)
     except (ValueError, psycopg.ProgrammingError):  # their texts may show the password
         raise ConfigError(
             "the secret named by PGQ_DATABASE_SECRET_ARN is wrong: expected a connection URL, or "
             "JSON with username, password, host, port and dbname"
         ) from None
+
+
+def _parts(secret: str) -> dict[str, str]:
+    if secret.lstrip().startswith("{"):
+        given = json.loads(secret)
+        parts = {ours: given[theirs] for theirs, ours in _SECRET.items() if theirs in given}
+    else:
+        parts = conninfo_to_dict(secret)
+    if "user" not in parts or not all(isinstance(part, str | int) for part in parts.values()):
+        raise ValueError("neither a URL nor an RDS secret")
+    return {name: str(part) for name, part in parts.items()}

@@ -97,9 +97,8 @@ def sweep(wake: Wake, context: LambdaContext) -> Iterator[tuple[str, dict[str, i
     random.shuffle(names)
     for name in names:
         kick = SweepKick(runtime.kick())
-        used = (
-            kick if runtime.settings().wakeups else runtime.kick()
-        )  # NoKick, which writes no mark
+        # NoKick goes in as it is: for it, work() writes no marks.
+        used = kick if runtime.settings().wakeups else runtime.kick()
         # Only the last may wait in place; the others' retries have alarms, or the next sweep.
         wait = runtime.settings().wait if name == names[-1] else 0
         report = drain(replace(wake, queue=name), context, used, wait)

@@ -1,0 +1,50 @@
+"""What stands in for Lambda: its context, its log, and a kick that only notes whom to wake."""
+
+import io
+import json
+import time
+from typing import Any
+
+from aws_lambda_powertools.utilities.typing import LambdaContext
+
+WORKER_ARN = "arn:aws:lambda:eu-west-1:123456789012:function:queue-worker"
+
+
+class FakeContext(LambdaContext):
+    """What Lambda gives a handler; *seconds* is the invocation's timeout."""
+
+    def __init__(self, seconds: float = 120, request_id: str = "request-1") -> None:
+        self._function_name = "queue-worker"
+        self._memory_limit_in_mb = 256
+        self._invoked_function_arn = WORKER_ARN
+        self._aws_request_id = request_id
+        self.ends = time.monotonic() + seconds
+
+    def get_remaining_time_in_millis(self) -> int:  # type: ignore[override]
+        return int(1000 * (self.ends - time.monotonic()))
+
+
+class Kicks:
+    """A kick that notes whom it was asked to wake."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, int]] = []
+        self.accept = True
+
+    def kick(self, queue: str, hop: int = 0) -> bool:
+        self.sent.append((queue, hop))
+        return self.accept
+
+
+class Log:
+    """The functions' log, line by line."""
+
+    def __init__(self) -> None:
+        self.stream = io.StringIO()
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stream.getvalue().splitlines()]
+
+    def of_level(self, level: str) -> list[dict[str, Any]]:
+        return [line for line in self.lines if line["level"] == level]
