@@ -60,19 +60,14 @@ def test_a_database_is_a_copy_of_its_template_and_goes_in_spite_of_connections(o
     assert ask(own, "SELECT count(*) FROM pg_database WHERE datname = 'clone'") == 0
 
 
-def test_it_ends_without_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tmp_path.chmod(0o755)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    tmp_path.parent.parent.chmod(0o755)
-    tmp_path.parent.chmod(0o755)
+def test_it_ends_without_a_trace() -> None:
     with postgres() as server:
-        data = Path(str(ask(server, "SHOW data_directory")))
-        pid = int((data / "postmaster.pid").read_text().split()[0])
+        folders = [server._nursery.folder, server._data]
+        pid = int((server._data / "postmaster.pid").read_text().split()[0])
         assert is_running(pid)
-        assert list(tmp_path.iterdir())
+        assert all(folder.exists() for folder in folders)
     assert not is_running(pid)
-    assert not data.exists()
-    assert not list(tmp_path.iterdir())
+    assert not any(folder.exists() for folder in folders)
 
 
 def test_durable_means_that_it_flushes_to_a_disk() -> None:
