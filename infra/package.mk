@@ -20,7 +20,7 @@ WHEELS := -qq --no-compile --only-binary=:all: --implementation cp --python-vers
   $(foreach minor,$(GLIBC),--platform manylinux_2_$(minor)_$(MACHINE)) --platform manylinux2014_$(MACHINE)
 # Named by what it was made from: a change makes a new one, and two builds at once do not meet.
 MADE_FROM := $(shell cat functions/requirements.txt infra/package.mk | cksum | cut -d ' ' -f 1)
-INSTALLED := .aws-sam/package/$(RUNTIME)-$(ARCHITECTURE)-$(subst $(eval) ,_,$(GLIBC))-$(MADE_FROM)
+INSTALLED := .aws-sam/package/$(RUNTIME)-$(ARCHITECTURE)-$(lastword $(GLIBC))-$(MADE_FROM)
 
 export RUNTIME ARCHITECTURE TASKS_FOLDER
 build: ## pack the functions: make build TASKS_FOLDER=app RUNTIME=python3.13 ARCHITECTURE=arm64
@@ -40,6 +40,6 @@ $(INSTALLED):
 	@mkdir -p .aws-sam/package
 	@new=$$(mktemp -d .aws-sam/package/new.XXXXXX) && trap 'rm -rf "$$new"' EXIT && \
 	$(PACKAGE_PIP) install $(WHEELS) --no-deps --require-hashes --target "$$new/tree" --requirement functions/requirements.txt || \
-	  { echo "no wheels for $(RUNTIME) on $(ARCHITECTURE) (psycopg has none for python3.11 on arm64)" >&2; exit 1; } && \
+	  { echo "no wheels for $(RUNTIME) on $(ARCHITECTURE), or no package index; python3.11 on arm64 has too old a glibc for psycopg" >&2; exit 1; } && \
 	rm -rf "$$new/tree/bin" && find "$$new/tree" -name '*.pyi' -delete && \
 	{ mv -T "$$new/tree" $@ 2>/dev/null || test -d $@; }
