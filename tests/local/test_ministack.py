@@ -52,7 +52,8 @@ def test_it_is_reachable_on_this_machine_only_and_ends_without_a_trace(
         pid = run_function(cloud)["pid"]
         port = urlsplit(cloud.endpoint).port or 0
         assert addresses(port) == {"127.0.0.1"}
-        assert is_running(pid)
+        assert cloud.processes("look") == [pid]
+        assert cloud.processes("another") == []
     assert not is_running(pid)
     assert addresses(port) == set()
     assert not list(tmp_path.iterdir())
