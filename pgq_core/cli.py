@@ -258,18 +258,18 @@ def _connect() -> Connection:
     dsn = os.environ.get("DATABASE_URL", "")
     try:
         parts = conninfo_to_dict(dsn)
+        if _is_torn(parts):
+            raise ConfigError(_BAD_DSN)
+        seconds = parts.get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT")
+        return psycopg.connect(
+            dsn,
+            autocommit=True,
+            prepare_threshold=None,
+            application_name="pgq/cli",
+            connect_timeout=seconds or CONNECT_TIMEOUT,
+        )
     except psycopg.ProgrammingError:  # its text would show the password
         raise ConfigError(_BAD_DSN) from None
-    if _is_torn(parts):
-        raise ConfigError(_BAD_DSN)
-    given = parts.get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT")
-    return psycopg.connect(
-        dsn,
-        autocommit=True,
-        prepare_threshold=None,
-        application_name="pgq/cli",
-        connect_timeout=given or CONNECT_TIMEOUT,
-    )
 
 
 def _is_torn(parts: Mapping[str, Any]) -> bool:
@@ -350,7 +350,6 @@ def main() -> None:
     logging.basicConfig(handlers=[handler])
     try:
         code = _run(sys.argv[1:])
-        sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - each ends as one line
         code = _explain(error)
     sys.exit(code)
@@ -387,7 +386,7 @@ def _sentence(error: BaseException) -> str:
         case click.UsageError():
             where = error.ctx.command_path if error.ctx else "pgq-core"
             return f"{error.format_message().rstrip('.')}; see {where} --help"
-        case PgqError():
+        case PgqError() | OSError():
             return str(error)
         case psycopg.Error():
             names = [base.__name__ for base in type(error).__mro__]

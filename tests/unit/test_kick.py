@@ -275,7 +275,7 @@ sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 
 
 def test_a_forked_child_makes_a_client_of_its_own_and_waits_for_no_lock() -> None:
-    subprocess.run([sys.executable, "-c", FORK], check=True)  # noqa: S603
+    subprocess.run([sys.executable, "-c", FORK], check=True)
 
 
 def test_making_a_kick_imports_and_opens_nothing() -> None:
@@ -283,7 +283,7 @@ def test_making_a_kick_imports_and_opens_nothing() -> None:
         "import sys; from pgq_core.kick import LambdaKick; LambdaKick('w');"
         "sys.exit('boto3' in sys.modules or 'botocore' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_no_kick_accepts_nothing() -> None:

@@ -1,0 +1,503 @@
+"""The commands as a shell script sees them: one document or table, one line of error, one code."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import psycopg
+import pytest
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+COMMAND = [sys.executable, "-m", "pgq_core"]
+SECRET = "s3cret"  # noqa: S105 - what must never be shown
+
+JOBS = """
+import time
+from pathlib import Path
+from pgq_core import Tasks
+
+tasks = Tasks()
+no_tasks = 1
+
+@tasks.handler("greet")
+def greet(job):
+    Path("greeted").write_text(job.payload["name"])
+
+@tasks.handler("fail")
+def fail(job):
+    raise RuntimeError("no luck")
+
+@tasks.handler("slow")
+def slow(job):
+    Path("started").touch()
+    while not Path("go").exists():
+        time.sleep(0.01)
+"""
+
+
+def environment(dsn: str = "") -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PG", "AWS_", "COLUMNS"))}
+    return kept | {
+        "DATABASE_URL": dsn,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "eu-west-1",
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "jobs.py").write_text(JOBS)
+    return tmp_path
+
+
+@pytest.fixture
+def run(dsn: str, folder: Path) -> Run:
+    """Run one command on the test's database, in a folder that holds the handlers."""
+
+    def run(
+        *arguments: str, dsn: str = dsn, stdin: bytes = b"", **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            cwd=folder,
+            env=environment(dsn) | env,
+            input=stdin,
+            capture_output=True,
+            timeout=30,
+            check=False,
+        )
+        return subprocess.CompletedProcess(
+            arguments, done.returncode, done.stdout.decode(), done.stderr.decode()
+        )
+
+    return run
+
+
+def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert isinstance(answer, dict)
+    return answer
+
+
+def the_error(done: subprocess.CompletedProcess[str], code: int) -> str:
+    """Return the one line on stderr; nothing is on stdout then."""
+    assert (done.returncode, done.stdout) == (code, ""), done
+    assert re.fullmatch(r"pgq-core: [^\n]+\n", done.stderr), done.stderr
+    assert SECRET not in done.stderr
+    return done.stderr
+
+
+def statuses(conn: psycopg.Connection) -> list[tuple[str, int, int]]:
+    return conn.execute(
+        "SELECT status, attempts, released FROM pgq_core.jobs ORDER BY id"
+    ).fetchall()
+
+
+def test_version_and_help_need_no_database_and_no_boto3(run: Run) -> None:
+    assert re.fullmatch(r"pgq-core \d+\.\d+\.\d+\n", run("--version", dsn="nonsense").stdout)
+    assert "Exit codes" in run("--help", dsn="nonsense").stdout
+    code = "import sys, pgq_core.cli; sys.exit('boto3' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_missing_extra_is_one_sentence_and_exit_2(folder: Path) -> None:
+    code = (
+        "import sys, importlib.util as u; find = u.find_spec;"
+        "u.find_spec = lambda name, *a: None if name == 'rich' else find(name, *a);"
+        "from pgq_core.__main__ import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert 'needs rich; pip install "pgq-core[cli]"' in the_error(done, 2)
+
+
+def test_migrate_applies_once_and_says_what(run: Run, empty_dsn: str) -> None:
+    assert document(run("migrate", "--json", dsn=empty_dsn))["applied"][0] == "0001_queue"
+    assert document(run("migrate", "--json", dsn=empty_dsn)) == {"applied": []}
+    assert run("migrate", dsn=empty_dsn).stdout.split() == ["applied", "none"]
+
+
+@pytest.mark.parametrize("command", [["status"], ["enqueue", "greet"], ["reap"]])
+def test_an_unmigrated_database_is_one_line_that_names_migrate(
+    run: Run, empty_dsn: str, command: list[str]
+) -> None:
+    assert "pgq-core migrate" in the_error(run(*command, dsn=empty_dsn), 1)
+
+
+def test_a_worker_on_an_unmigrated_database_is_one_line_that_names_migrate(
+    run: Run, empty_dsn: str
+) -> None:
+    done = run("worker", "--once", "--tasks=jobs:tasks", dsn=empty_dsn)
+    assert "pgq-core migrate" in the_error(done, 1)
+
+
+def test_enqueue_worker_and_status_tell_the_story_of_a_job(
+    run: Run, folder: Path, conn: psycopg.Connection
+) -> None:
+    enqueued = document(run("enqueue", "greet", '{"name": "Zoë"}', "--json"))
+    assert enqueued == {"id": enqueued["id"], "inserted": True, "kick": "none"}
+    [queue] = document(run("status", "--json"))["queues"]
+    assert (queue["queue"], queue["ready"], queue["paused"]) == ("default", 1, False)
+    assert queue["oldest_seconds"] > 0
+    report = document(run("worker", "--once", "--json", PGQ_TASKS="jobs:tasks"))
+    assert (report["claimed"], report["done"]) == (1, 1)
+    assert (folder / "greeted").read_text() == "Zoë"
+    assert statuses(conn) == [("done", 1, 0)]
+
+
+def test_status_of_an_empty_database_is_an_empty_list(run: Run) -> None:
+    assert document(run("status", "--json")) == {"queues": []}
+    assert run("status").stdout.split() == ["queues", "none"]
+
+
+def test_enqueue_takes_its_payload_from_standard_input(run: Run, conn: psycopg.Connection) -> None:
+    document(run("enqueue", "greet", "-", "--json", stdin='{"name": "Zoë"}'.encode()))
+    assert conn.execute("SELECT payload FROM pgq_core.jobs").fetchone() == ({"name": "Zoë"},)
+
+
+def test_enqueue_passes_every_option_on(run: Run, conn: psycopg.Connection) -> None:
+    document(
+        run(
+            *["enqueue", "greet", "--queue=my_lane", "--delay=2h", "--priority=1"],
+            *["--max-attempts=3", "--unique-key=k", "--json"],
+        )
+    )
+    row = conn.execute(
+        "SELECT queue, priority, max_attempts, unique_key,"
+        " round(extract(epoch FROM run_at - created_at))::int, payload FROM pgq_core.jobs"
+    ).fetchone()
+    assert row == ("my_lane", 1, 3, "k", 7200, {})
+
+
+def test_enqueue_takes_an_instant_with_its_offset(run: Run, conn: psycopg.Connection) -> None:
+    document(run("enqueue", "greet", "--run-at=2030-01-31T09:00:00+01:00", "--json"))
+    row = conn.execute("SELECT run_at = '2030-01-31 08:00Z' FROM pgq_core.jobs").fetchone()
+    assert row == (True,)
+
+
+def test_a_second_job_with_the_same_key_is_answered_with_the_first(run: Run) -> None:
+    first = document(run("enqueue", "greet", "--unique-key=k", "--json"))
+    second = document(run("enqueue", "greet", "--unique-key=k", "--json"))
+    assert second == {"id": first["id"], "inserted": False, "kick": "none"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["enqueue"], "TASK"),
+        (["enqueue", ""], "task"),
+        (["enqueue", "greet", "{"], "payload"),
+        (["enqueue", "greet", "[" * 100_000], "payload"),
+        (["enqueue", "greet", "[1]"], "payload"),
+        (["enqueue", "greet", '{"a": [NaN]}'], "payload.a[0]"),
+        (["enqueue", "greet", '{"a": "\\u0000"}'], "payload.a"),
+        (["enqueue", "greet", '{"a": "\\ud800"}'], "payload.a"),
+        (["enqueue", "greet", "--queue="], "queue"),
+        (["enqueue", "greet", "--delay=soon"], "--delay"),
+        (["enqueue", "greet", "--delay=" + "9" * 400], "--delay"),
+        (["enqueue", "greet", "--delay=11000d"], "delay"),
+        (["enqueue", "greet", "--run-at=noon"], "--run-at"),
+        (["enqueue", "greet", "--run-at=2030-01-01"], "time zone"),
+        (["enqueue", "greet", "--run-at=2030-01-01T00:00Z", "--delay=1"], "not both"),
+        (["enqueue", "greet", "--priority=10"], "priority"),
+        (["enqueue", "greet", "--max-attempts=0"], "max_attempts"),
+        (["enqueue", "greet", "--unique-key="], "unique_key"),
+        (["worker", "--tasks=jobs:tasks"], "--once"),
+        (["worker", "--once"], "--tasks"),
+        (["worker", "--once", "--tasks=jobs"], "module:attribute"),
+        (["worker", "--once", "--tasks=nowhere:tasks"], "nowhere"),
+        (["worker", "--once", "--tasks=jobs:no_tasks"], "no_tasks"),
+        (["worker", "--once", "--tasks=jobs:tasks", "--batch-size=0"], "--batch-size"),
+        (["worker", "--once", "--tasks=jobs:tasks", "--queue="], "--queue"),
+        (["reap", "--keep-done=-1"], "--keep-done"),
+        (["reap", "--queue="], "--queue"),
+        (["frobnicate"], "frobnicate"),
+        (["status", "--frobnicate"], "--frobnicate"),
+        ([], "--help"),
+    ],
+)
+def test_wrong_usage_is_one_line_that_names_it_and_exit_2(
+    run: Run, conn: psycopg.Connection, arguments: list[str], named: str
+) -> None:
+    assert named in the_error(run(*arguments), 2)
+    assert statuses(conn) == []
+
+
+@pytest.mark.parametrize("stdin", [b"", b"\xff", b'{"a": "' + b"x" * 300_000 + b'"}'])
+def test_a_payload_on_standard_input_that_cannot_be_is_exit_2(run: Run, stdin: bytes) -> None:
+    assert "payload" in the_error(run("enqueue", "greet", "-", stdin=stdin), 2)
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        f"postgresql+psycopg://me:{SECRET}@127.0.0.1/app",
+        f"postgresql://me:x/{SECRET}@127.0.0.1/app",
+        f"postgresql://me:x@{SECRET}@127.0.0.1/app",
+        f"postgresql://me:{SECRET}%zz@127.0.0.1/app",
+        f"host=127.0.0.1 password=x {SECRET}",
+        f"postgresql://me:{SECRET}@127.0.0.1/app?connect_timeout=soon",
+    ],
+)
+def test_a_database_url_that_is_none_is_exit_2_and_not_shown(run: Run, dsn: str) -> None:
+    assert "DATABASE_URL" in the_error(run("status", dsn=dsn), 2)
+
+
+def test_no_database_is_one_line_and_exit_1(run: Run) -> None:
+    line = the_error(run("status", dsn=f"postgresql://me:{SECRET}@127.0.0.1:1/app"), 1)
+    assert "127.0.0.1" in line
+    assert "DATABASE_URL" in line
+
+
+def test_the_pg_variables_name_the_database_where_there_is_no_url(run: Run, dsn: str) -> None:
+    with psycopg.connect(dsn) as conn:
+        info = conn.info
+        variables = {
+            "PGHOST": info.host,
+            "PGPORT": str(info.port),
+            "PGUSER": info.user,
+            "PGDATABASE": info.dbname,
+        }
+    assert document(run("status", "--json", dsn="", **variables)) == {"queues": []}
+
+
+def test_a_role_that_may_not_is_told_so_without_the_row(
+    run: Run, dsn: str, conn: psycopg.Connection
+) -> None:
+    database = conn.info.dbname
+    conn.execute(f"CREATE ROLE {database}_guest LOGIN")
+    try:
+        other = psycopg.conninfo.make_conninfo(dsn, user=f"{database}_guest")
+        assert "permission denied" in the_error(run("enqueue", "greet", dsn=other), 1)
+    finally:
+        conn.execute(f"DROP ROLE {database}_guest")
+
+
+def test_a_failed_kick_is_a_line_on_stderr_for_the_job_is_in(run: Run) -> None:
+    done = run("enqueue", "greet", "--kick=shop-worker", "--json")
+    assert document(done)["kick"] == "failed"
+    assert re.fullmatch(r"pgq-core: kick not sent to shop-worker: [^\n]+\n", done.stderr)
+
+
+@pytest.fixture
+def aws() -> Iterator[str]:
+    """Return the address of a Lambda that accepts every invoke."""
+
+    class Lambda(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(202)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Lambda) as server:
+        thread = Thread(target=server.serve_forever, args=[0.02])
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_kick_is_sent_once_while_it_is_pending(run: Run, aws: str) -> None:
+    enqueue = ["enqueue", "greet", "--kick=shop-worker", "--json"]
+    assert document(run(*enqueue, AWS_ENDPOINT_URL=aws))["kick"] == "sent"
+    assert document(run(*enqueue, AWS_ENDPOINT_URL=aws))["kick"] == "coalesced"
+
+
+def test_a_failed_job_is_logged_with_its_facts_and_no_failure_of_the_worker(run: Run) -> None:
+    job = document(run("enqueue", "fail", "--max-attempts=1", "--json"))["id"]
+    done = run("worker", "--once", "--tasks=jobs:tasks", "--json")
+    assert document(done)["failed"] == 1
+    assert f"pgq-core: handler raised (job_id={job} task=fail attempt=1)\n" in done.stderr
+    assert "RuntimeError: no luck" in done.stderr
+
+
+def test_reap_puts_expired_leases_back_and_removes_what_is_old(
+    run: Run, conn: psycopg.Connection
+) -> None:
+    conn.execute(
+        "INSERT INTO pgq_core.jobs (task, payload, status, attempts, max_attempts, locked_until)"
+        " VALUES ('a', '{}', 'running', 1, 5, now() - interval '1 s'),"
+        " ('b', '{}', 'running', 1, 1, now() - interval '1 s'),"
+        " ('c', '{}', 'running', 1, 1, now() + interval '1 min')"
+    )
+    conn.execute(
+        "INSERT INTO pgq_core.jobs (task, payload, status, finished_at)"
+        " VALUES ('d', '{}', 'done', now() - interval '8 days'),"
+        " ('e', '{}', 'done', now() - interval '6 days')"
+    )
+    done = run("reap", "--json")
+    assert document(done) == {"reclaimed": 2, "failed": 1, "removed": 1}
+    assert done.stderr == ""
+    document(run("reap", "--keep-done=0.5", "--archive", "--json"))
+    archived = conn.execute("SELECT task FROM pgq_core.jobs_archive").fetchall()
+    assert archived == [("e",)]
+
+
+def test_reap_of_one_queue_leaves_the_others_leases_alone(
+    run: Run, conn: psycopg.Connection
+) -> None:
+    conn.execute(
+        "INSERT INTO pgq_core.jobs (queue, task, payload, status, attempts, locked_until)"
+        " SELECT q, 'a', '{}', 'running', 1, now() - interval '1 s'"
+        " FROM unnest(ARRAY['one', 'other']) q"
+    )
+    assert document(run("reap", "--queue=one", "--json"))["reclaimed"] == 1
+
+
+def start_slow_worker(run: Run, dsn: str, folder: Path) -> subprocess.Popen[str]:
+    """Start a worker and wait until the first of three jobs is running."""
+    for _ in range(3):
+        document(run("enqueue", "slow", "--json"))
+    worker = subprocess.Popen(
+        [*COMMAND, "worker", "--once", "--tasks=jobs:tasks", "--json"],
+        cwd=folder,
+        env=environment(dsn),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until = time.monotonic() + 20
+    while not (folder / "started").exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return worker
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_worker_after_its_job_and_hands_back_the_rest(
+    run: Run, dsn: str, folder: Path, conn: psycopg.Connection, number: signal.Signals
+) -> None:
+    worker = start_slow_worker(run, dsn, folder)
+    worker.send_signal(number)
+    assert worker.stderr is not None
+    assert "finishing the job" in worker.stderr.readline()
+    (folder / "go").touch()
+    out, err = worker.communicate(timeout=20)
+    assert (worker.returncode, err) == (0, "")
+    report = json.loads(out)
+    assert (report["done"], report["released"]) == (1, 2)
+    assert statuses(conn) == [("done", 1, 0), ("queued", 1, 1), ("queued", 1, 1)]
+
+
+def test_a_second_signal_interrupts_the_job_and_leaves_nothing_running(
+    run: Run, dsn: str, folder: Path, conn: psycopg.Connection
+) -> None:
+    worker = start_slow_worker(run, dsn, folder)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.stderr is not None
+    assert "finishing the job" in worker.stderr.readline()
+    worker.send_signal(signal.SIGINT)
+    out, err = worker.communicate(timeout=20)
+    assert (worker.returncode, out) == (130, "")
+    assert re.fullmatch(r"pgq-core: interrupted[^\n]+\n", err)
+    assert statuses(conn) == [("queued", 1, 0), ("queued", 1, 1), ("queued", 1, 1)]
+
+
+def test_a_worker_without_deadline_keeps_its_leases_short(
+    run: Run, dsn: str, folder: Path, conn: psycopg.Connection
+) -> None:
+    worker = start_slow_worker(run, dsn, folder)
+    row = conn.execute("SELECT max(locked_until) - now() < '6 min' FROM pgq_core.jobs").fetchone()
+    (folder / "go").touch()
+    worker.communicate(timeout=20)
+    assert row == (True,)
+
+
+def terminal(columns: int, dsn: str, *arguments: str) -> str:
+    """Return what a command prints on a terminal of so many columns."""
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 25, columns, 0, 0))
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        env=environment(dsn) | {"TERM": "xterm"},
+        stdin=child,
+        stdout=child,
+        stderr=child,
+    )
+    os.close(child)
+    shown = b""
+    try:
+        while chunk := os.read(parent, 4096):
+            shown += chunk
+    except OSError:  # Linux says so when the other side has gone
+        pass
+    os.close(parent)
+    assert process.wait(20) == 0
+    return shown.decode()
+
+
+def test_a_table_that_does_not_fit_is_printed_line_by_line(run: Run, dsn: str) -> None:
+    document(run("enqueue", "greet", "--queue=the_nightly_reports", "--json"))
+    narrow = terminal(40, dsn, "status")
+    lines = narrow.replace("\r", "").splitlines()
+    assert max(map(len, lines)) <= 40
+    assert ["queue", "the_nightly_reports"] in [line.split() for line in lines]
+    assert ["ready", "1"] in [line.split() for line in lines]
+    head, row = terminal(120, dsn, "status").replace("\r", "").splitlines()
+    assert "the_nightly_reports" in row
+    assert "oldest seconds" in head
+
+
+def test_a_pipe_gets_no_colours_and_one_line_for_each_queue(
+    run: Run, conn: psycopg.Connection
+) -> None:
+    name = "long-" * 39
+    for queue in ("[red]x[/]", "a\x1b[31mb", name):
+        conn.execute("INSERT INTO pgq_core.queues (name) VALUES (%s)", [queue])
+    shown = run("status").stdout
+    assert "\x1b" not in shown
+    assert sum(name in line for line in shown.splitlines()) == 1
+    assert "[red]x[/]" in shown
+    assert len(shown.splitlines()) == 4
+
+
+def test_a_reader_that_has_enough_is_no_error(run: Run, dsn: str, folder: Path) -> None:
+    document(run("enqueue", "greet", "--json"))
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [*COMMAND, "status"],
+        cwd=folder,
+        env=environment(dsn),
+        stdout=write,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(write)
+    assert done.stderr == b""
+
+
+def test_a_full_disk_is_one_line_and_exit_1(dsn: str, folder: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, "status"],
+            cwd=folder,
+            env=environment(dsn),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert re.fullmatch(r"pgq-core: .*No space left[^\n]*\n", done.stderr)
