@@ -33,7 +33,8 @@ logger = logging.getLogger(__name__)
 
 GRACE = timedelta(seconds=5)  # a statement in flight outlives its client by a moment
 RESERVE = timedelta(seconds=5)  # to settle, hand back and hand over before the platform kills us
-LEASE = timedelta(minutes=5)  # where no platform does
+LONGEST = timedelta(minutes=15)  # a Lambda lives; who has more time left has no such end
+LEASE = timedelta(minutes=5)  # then
 MOST_HOPS = 3  # of workers in a row that started nothing
 RECLAIM = 1000
 SLACK = 0.01  # s: so that what falls due at an instant is due after the wait
@@ -73,8 +74,9 @@ def work(  # noqa: PLR0913 - the knobs of one invocation, most with a right defa
         connect: makes a connection; called again when one is lost. All are closed at the end.
         tasks: the handlers. A job whose task is not among them is put off, not failed.
         batch_size: jobs of one claim, 1 to 1,000; they run one after another.
-        time_left: what remains of the invocation: it bounds the leases and what is started. None =
-            no limit: leases of 5 minutes, prolonged before each start as the job needs.
+        time_left: what remains of the invocation: it bounds the leases and what is started. None,
+            or more than 15 minutes = no limit: leases of 5 minutes, prolonged before each start as
+            the job needs.
         wait: how far off a due time or the end of a lease may be to be waited for in place, with
             the connection closed.
         kick: wakes another worker: for a backlog, and before the time is up.
@@ -98,7 +100,7 @@ def work(  # noqa: PLR0913 - the knobs of one invocation, most with a right defa
         tasks=tasks,
         queue=queue,
         batch_size=batch_size,
-        time_left=time_left,
+        time_left=time_left or (lambda: timedelta.max),
         wait=wait,
         kick=kick,
         alarm=alarm,
@@ -115,14 +117,14 @@ class _Drain:
     tasks: Tasks
     queue: str
     batch_size: int
-    time_left: Callable[[], timedelta] | None
+    time_left: Callable[[], timedelta]
     wait: timedelta
     kick: Kick
     alarm: Alarm
     worker_id: str
     hop: int
     counts: Counter[str] = field(default_factory=Counter)
-    held_until: float = 0.0  # by this process's monotonic clock; matters only without time_left
+    held_until: float = 0.0  # by this process's monotonic clock
 
     def __post_init__(self) -> None:
         self.settler = Settler(self.link, self.counts)
@@ -168,10 +170,11 @@ class _Drain:
         return False
 
     def has_time_for(self, timeout: timedelta) -> bool:
-        return self.time_left is None or self.time_left() >= timeout + RESERVE
+        return self.time_left() >= timeout + RESERVE
 
     def claim(self) -> list[Job]:
-        lease = LEASE if self.time_left is None else self.time_left() + GRACE
+        left = self.time_left()
+        lease = left + GRACE if left <= LONGEST else LEASE
         self.held_until = time.monotonic() + lease.total_seconds()
         jobs = self.link.run(
             lambda conn: take(conn, self.queue, self.batch_size, lease, worker=self.worker_id)
@@ -218,7 +221,7 @@ class _Drain:
     def hold(self, job: Job, todo: list[Job]) -> bool:
         """Prolong the leases if *job* might outlive them; drop from *todo* what was lost."""
         need = self.timeout(job) + GRACE
-        if self.time_left is not None or time.monotonic() + need.total_seconds() < self.held_until:
+        if time.monotonic() + need.total_seconds() < self.held_until:
             return True
         self.settler.flush()
         lease, held = max(LEASE, need), [job, *todo]
