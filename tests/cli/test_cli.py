@@ -20,6 +20,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from pgq_core.__main__ import main
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 COMMAND = [sys.executable, "-m", "pgq_core"]
 SECRET = "s3cret"  # noqa: S105 - what must never be shown
@@ -86,6 +88,25 @@ def run(dsn: str, folder: Path) -> Run:
         )
 
     return run
+
+
+@pytest.fixture
+def here(
+    dsn: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Run:
+    """Run one command in this process, for tests of many cases."""
+
+    def here(*arguments: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        monkeypatch.setattr(sys, "argv", ["pgq-core", *arguments])
+        monkeypatch.setenv("DATABASE_URL", dsn)
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert isinstance(end.value.code, int)
+        return subprocess.CompletedProcess(arguments, end.value.code, *capfd.readouterr())
+
+    return here
 
 
 def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -241,9 +262,9 @@ def test_a_second_job_with_the_same_key_is_answered_with_the_first(run: Run) -> 
     ],
 )
 def test_wrong_usage_is_one_line_that_names_it_and_exit_2(
-    run: Run, conn: psycopg.Connection, arguments: list[str], named: str
+    here: Run, conn: psycopg.Connection, arguments: list[str], named: str
 ) -> None:
-    assert named in the_error(run(*arguments), 2)
+    assert named in the_error(here(*arguments), 2)
     assert statuses(conn) == []
 
 
