@@ -6,8 +6,23 @@ import time
 from typing import Any
 
 from aws_lambda_powertools.utilities.typing import LambdaContext
+from psycopg.conninfo import conninfo_to_dict
 
 WORKER_ARN = "arn:aws:lambda:eu-west-1:123456789012:function:queue-worker"
+
+
+def rds_secret(dsn: str, **other: str) -> str:
+    """The secret that RDS would make for the database of *dsn*, with *other* values in it."""
+    parts = conninfo_to_dict(dsn)
+    made = {
+        "username": parts["user"],
+        "password": "any",
+        "engine": "postgres",
+        "host": parts["host"],
+        "port": int(str(parts["port"])),
+        "dbname": parts["dbname"],
+    }
+    return json.dumps(made | other)
 
 
 class FakeContext(LambdaContext):

@@ -5,14 +5,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 from pytest_mock import MockerFixture
 
 from functions import _runtime as runtime
 from functions import migrate, reaper, worker
 from pgq_core import LambdaKick, NoAlarm, NoKick, SchedulerAlarm
 from pgq_core.errors import ConfigError
-from tests.functions.fakes import FakeContext, Log
+from tests.functions.fakes import FakeContext, Log, rds_secret
 
 ARN = "arn:aws:secretsmanager:eu-west-1:123456789012:secret:db-AbCdEf"
 
@@ -35,21 +34,9 @@ def secret(mocker: MockerFixture, monkeypatch: pytest.MonkeyPatch, dsn: str) -> 
     """DATABASE_URL gone, a secret of the shape that RDS makes in its place."""
     monkeypatch.setenv("DATABASE_URL", "")
     monkeypatch.setenv("PGQ_DATABASE_SECRET_ARN", ARN)
-    held = Secret(json.dumps(shape(dsn)))
+    held = Secret(rds_secret(dsn))
     mocker.patch("boto3.client", autospec=True, return_value=held)
     return held
-
-
-def shape(dsn: str) -> dict[str, Any]:
-    parts = conninfo_to_dict(dsn)
-    return {
-        "username": parts["user"],
-        "password": "any",
-        "engine": "postgres",
-        "host": parts["host"],
-        "port": int(str(parts["port"])),
-        "dbname": parts["dbname"],
-    }
 
 
 def test_an_rds_secret_names_the_database_and_is_read_once(
@@ -81,7 +68,7 @@ def test_lam_14_a_rotated_secret_is_read_again_once(
     assert reaper.handler({}, context)
     rotated = secret.text
     runtime._secret.cache_clear()
-    secret.text = json.dumps(shape(dsn) | {"username": "gone"})
+    secret.text = rds_secret(dsn, username="gone")
     assert runtime._address()  # a warm environment that knows the former secret
     secret.text = rotated
     secret.reads = 0
@@ -93,7 +80,7 @@ def test_lam_14_a_rotated_secret_is_read_again_once(
 def test_lam_14_a_secret_that_is_the_same_is_not_tried_again(
     secret: Secret, dsn: str, context: FakeContext, mocker: MockerFixture
 ) -> None:
-    secret.text = json.dumps(shape(dsn) | {"username": "gone"})
+    secret.text = rds_secret(dsn, username="gone")
     opened = mocker.spy(psycopg, "connect")
     with pytest.raises(psycopg.OperationalError, match="gone"):
         reaper.handler({}, context)
