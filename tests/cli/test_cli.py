@@ -446,7 +446,6 @@ def test_a_second_signal_interrupts_the_job_and_leaves_nothing_running(
     assert statuses(conn) == [("queued", 1, 0), ("queued", 1, 1), ("queued", 1, 1)]
 
 
-@pytest.mark.xfail(reason="work() takes the day that the command line gives it for a deadline")
 def test_a_worker_without_deadline_keeps_its_leases_short(
     run: Run, dsn: str, folder: Path, conn: psycopg.Connection
 ) -> None:
