@@ -8,10 +8,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from pytest_mock import MockerFixture
 
 from functions import _runtime as runtime
-from functions import worker
-from pgq_core import Job, Snooze, Tasks, enqueue
+from functions import reaper, worker
+from pgq_core import DrainReport, Job, Snooze, Tasks, enqueue
 from pgq_core.errors import SchemaMismatch
 from tests.functions.fakes import FakeContext, Kicks, Log
 
@@ -126,15 +127,22 @@ def test_lam_06_no_connection_outlives_an_invocation(
     assert sessions(conn) == 0
     worker.handler({"queue": "*"}, context)
     assert sessions(conn) == 0
+    reaper.handler({}, context)
+    assert sessions(conn) == 0
 
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("in the middle")
 
     monkeypatch.setattr("pgq_core.queues.outlook", broken)
     monkeypatch.setattr("pgq_core.queues.with_work", broken)
-    for event in ({"queue": "default"}, {"queue": "*"}):
+    monkeypatch.setattr("pgq_core.queues.stats", broken)
+    for handler, event in (
+        (worker.handler, {"queue": "default"}),
+        (worker.handler, {"queue": "*"}),
+        (reaper.handler, {}),
+    ):
         with pytest.raises(RuntimeError, match="in the middle"):
-            worker.handler(event, context)
+            handler(event, context)
         assert sessions(conn) == 0
 
 
@@ -219,6 +227,41 @@ def test_a_sweep_out_of_time_hands_over_once_and_as_a_sweep(
     kicks.sent.clear()
     worker.handler({"queue": "*", "hop": 3}, FakeContext(seconds=3))
     assert kicks.sent == []  # nobody started anything, three times in a row
+
+
+def test_a_sweep_that_got_on_hands_over_however_many_hops_led_to_it(
+    conn: psycopg.Connection,
+    tasks: Tasks,
+    kicks: Kicks,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("random.shuffle", lambda names: names.sort())
+    context = FakeContext(seconds=20)
+    tasks.handler("slow", timeout=timedelta(seconds=1))(
+        lambda _: setattr(context, "ends", context.ends - 14)
+    )
+    for queue in ("a", "b"):
+        enqueue(conn, "slow", {}, queue=queue)
+    report = worker.handler({"queue": "*", "hop": 3}, context)
+    assert (report["a"]["done"], report["b"]["claimed"] - report["b"]["released"]) == (1, 0)
+    assert kicks.sent == [("*", 1)]
+
+
+def test_only_the_last_queue_of_a_sweep_is_waited_for(
+    conn: psycopg.Connection,
+    context: FakeContext,
+    monkeypatch: pytest.MonkeyPatch,
+    mocker: MockerFixture,
+) -> None:
+    monkeypatch.setenv("PGQ_WAIT", "90")
+    for queue in ("a", "b", "c"):
+        enqueue(conn, "any", {}, queue=queue)
+    drained = mocker.patch.object(worker, "work", autospec=True, return_value=DrainReport())
+    worker.handler({"queue": "*"}, context)
+    waits = [call.kwargs["wait"].total_seconds() for call in drained.call_args_list]
+    assert waits == [0, 0, 90]
+    worker.handler({"queue": "a"}, context)
+    assert drained.call_args.kwargs["wait"] == timedelta(seconds=90)
 
 
 def test_a_sweep_whose_hand_over_is_refused_goes_on_to_the_next_queue(
