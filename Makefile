@@ -41,15 +41,28 @@ clean: ## remove .venv and every other thing made here
 	rm -rf .venv dist .aws-sam .hypothesis .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# --- what setup makes -------------------------------------------------------------------------------
+# --- what setup makes, each part again only when what it is made from has changed ----------------------
 
 INSTALL := install -qq --no-deps --require-hashes --no-warn-script-location
-.venv/ready: requirements-dev.lock requirements-cloud.lock pyproject.toml local/debian.sh local/venv.sh
+.venv/ready: .venv/pip.ready .venv/project.ready .venv/cloud.ready .venv/debian.ready
+	@touch $@
+
+.venv/pip.ready: local/venv.sh
 	@echo "setting up .venv (about 100 s, once)"
 	@PYTHON=$(PYTHON) local/venv.sh
+	@touch $@
+
+.venv/project.ready: requirements-dev.lock pyproject.toml | .venv/pip.ready
 	@$(PIP) $(INSTALL) -r requirements-dev.lock
 	@$(PIP) install -qq --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/cloud.ready: requirements-cloud.lock | .venv/pip.ready
 	@$(BIN)/python -m venv --clear --without-pip .venv/cloud
 	@$(PIP) --python .venv/cloud $(INSTALL) -r requirements-cloud.lock
+	@touch $@
+
+.venv/debian.ready: local/debian.sh
+	@mkdir -p .venv
 	@local/debian.sh .venv/debian postgresql-15 pgbouncer
 	@touch $@

@@ -1,8 +1,9 @@
 """What every test may ask for: a real Postgres, and databases made in an instant."""
 
 import itertools
+import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -23,6 +24,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     return version_of(postgres_programs(config.getoption("--pg"))).strip()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Let a report with a lone surrogate in it reach xdist's controller, which takes UTF-8 only."""
+    data = yield
+    return json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 @pytest.fixture(scope="session")
