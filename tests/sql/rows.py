@@ -39,10 +39,11 @@ class Rows:
         assert row is not None
         return row
 
-    def all(self) -> list[dict[str, Any]]:
+    def all(self, table: str = "jobs") -> list[dict[str, Any]]:
         """Return every column of every job, by id."""
+        query = sql.SQL("SELECT * FROM pgq_core.{} ORDER BY id").format(sql.Identifier(table))
         with self.conn.cursor(row_factory=dict_row) as cursor:
-            return cursor.execute("SELECT * FROM pgq_core.jobs ORDER BY id").fetchall()
+            return cursor.execute(query).fetchall()
 
     def statuses(self) -> list[str]:
         """Return the statuses of all jobs, by id."""

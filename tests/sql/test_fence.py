@@ -397,13 +397,14 @@ def test_a_hold_can_be_asked_for(conn: psycopg.Connection, rows: Rows, job: Job)
 def test_an_unknown_task_is_put_off_as_long_as_it_has_been_unknown(
     conn: psycopg.Connection, rows: Rows, job: Job, unknown_for: float | None, wait: float
 ) -> None:
+    rows.change(job, crashed=2)
     if unknown_for is not None:
         rows.age(job, "unknown_since", unknown_for)
     since = rows.read(job)["unknown_since"]
     assert fence.unknown(conn, job) == "queued"
     row = rows.read(job)
     assert wait - 1 < rows.seconds_to(job) <= wait + 5
-    assert (row["attempts"], row["released"], row["settled"], row["crashed"]) == (1, 1, 1, 0)
+    assert (row["attempts"], row["released"], row["settled"], row["crashed"]) == (1, 1, 1, 2)
     assert row["unknown_since"] == since or since is None
     assert -5 < rows.seconds_to(job, "unknown_since") + (unknown_for or 0) <= 0
     assert row["last_error"] == "no worker knows the task 't'"
