@@ -13,7 +13,7 @@ JOBS ?= 2
 -include infra/package.mk
 
 help: ## list these commands
-	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 14
+	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 setup: .venv/ready ## make .venv with everything that demo and test need (about 100 s, once)
 
