@@ -188,6 +188,17 @@ def test_lam_12_metrics_of_warm_invocations_do_not_leak_into_each_other(
     ]
 
 
+def test_lam_12_what_a_handler_adds_to_the_log_ends_with_its_invocation(
+    conn: psycopg.Connection, context: FakeContext, tasks: Tasks, log: Log
+) -> None:
+    tasks.handler("add")(lambda _: runtime.logger.append_keys(added="by the first"))
+    enqueue(conn, "add", {})
+    worker.handler({"queue": "default"}, context)
+    assert log.lines[-1]["added"] == "by the first"
+    worker.handler({"queue": "default"}, context)
+    assert "added" not in log.lines[-1]
+
+
 def test_the_logs_of_the_library_and_of_the_handlers_are_json(
     conn: psycopg.Connection, context: FakeContext, tasks: Tasks, log: Log
 ) -> None:
@@ -304,15 +315,17 @@ def test_an_alarm_spends_the_mark_it_was_set_for(
     assert one(conn, "select alarm_at from pgq_core.queues") is None
 
 
+@pytest.mark.parametrize("worker_timeout", [60])
 def test_a_task_too_long_for_any_invocation_fails_alone(
     conn: psycopg.Connection,
-    context: FakeContext,
+    worker_timeout: int,
     tasks: Tasks,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("PGQ_WORKER_TIMEOUT", "60")
+    monkeypatch.setenv("PGQ_WORKER_TIMEOUT", str(worker_timeout))
+    context = FakeContext(seconds=worker_timeout)
     tasks.handler("hour", timeout=timedelta(hours=1))(lambda _: None)
-    tasks.handler("ok")(lambda _: None)
+    tasks.handler("ok", timeout=timedelta(seconds=10))(lambda _: None)
     enqueue(conn, "hour", {})
     enqueue(conn, "ok", {})
     report = worker.handler({"queue": "default"}, context)
