@@ -22,9 +22,10 @@ WHEELS := -qq --no-compile --only-binary=:all: --implementation cp --python-vers
 MADE_FROM := $(shell cat functions/requirements.txt infra/package.mk | cksum | cut -d ' ' -f 1)
 INSTALLED := .aws-sam/package/$(RUNTIME)-$(ARCHITECTURE)-$(lastword $(GLIBC))-$(MADE_FROM)
 
+SAM := $(firstword $(wildcard $(BIN)/sam) sam)
 export RUNTIME ARCHITECTURE TASKS_FOLDER
 build: ## pack the functions: make build TASKS_FOLDER=app RUNTIME=python3.13 ARCHITECTURE=arm64
-	sam build --parameter-overrides Runtime=$(RUNTIME) Architecture=$(ARCHITECTURE)
+	$(SAM) build --parameter-overrides Runtime=$(RUNTIME) Architecture=$(ARCHITECTURE)
 
 build-WorkerFunction build-ReaperFunction build-MigrateFunction: $(INSTALLED)
 	@test -d "$(TASKS_FOLDER)" || { echo "TASKS_FOLDER=$(TASKS_FOLDER): expected the folder of your handlers" >&2; exit 1; }
