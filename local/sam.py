@@ -24,6 +24,7 @@ def environment(cloud: Cloud, tasks_folder: Path, place: Nursery) -> dict[str, s
         **cloud.environment(),
         "PATH": f"{SAM.parent}:{shell['PATH']}",
         "SAM_CLI_TELEMETRY": "0",
+        "TMPDIR": str(place.folder),  # it leaves folders behind
         "__SAM_CLI_APP_DIR": str(place.folder),
         "TASKS_FOLDER": str(tasks_folder.resolve()),
         "RUNTIME": RUNTIME,

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from local.postgres import Server, postgres
+from local.process import Nursery
 from local.programs import EMBEDDED, postgres_programs, version_of
 from pgq_core.migrate import migrate
 
@@ -24,6 +25,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     return version_of(postgres_programs(config.getoption("--pg"))).strip()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep what tests write in a folder that goes with the run; xdist's processes share it."""
+    if config.option.basetemp is None:
+        place = Nursery("tests", None)
+        config.option.basetemp = place.folder
+        config.add_cleanup(place.close)
 
 
 @pytest.hookimpl(wrapper=True)
