@@ -174,8 +174,18 @@ def enqueue(
 @click.option("--tasks", envvar="PGQ_TASKS", required=True, help="The handlers: module:attribute.")
 @click.option("--queue", default="default", show_default=True, callback=_reader(_queue_name))
 @click.option("--batch-size", type=click.IntRange(1, 1000), default=10, show_default=True)
+@click.option(
+    "--wait",
+    callback=_reader(_duration),
+    metavar="DURATION",
+    default="0",
+    show_default=True,
+    help="Wait for what falls due within this long.",
+)
 @json_option
-def worker(*, once: bool, tasks: str, queue: str, batch_size: int, as_json: bool) -> None:
+def worker(
+    *, once: bool, tasks: str, queue: str, batch_size: int, wait: timedelta, as_json: bool
+) -> None:
     """Run the due jobs of a queue; PGQ_TASKS may name the handlers too.
 
     SIGINT or SIGTERM: finish the job, hand back the rest, end. A second one interrupts the job.
@@ -185,7 +195,14 @@ def worker(*, once: bool, tasks: str, queue: str, batch_size: int, as_json: bool
     sys.path.insert(0, str(Path.cwd()))  # a script's own folder stands there, not the user's
     handlers = Tasks.load(tasks)
     with _until_signal() as time_left:
-        report = work(_connect, handlers, queue=queue, batch_size=batch_size, time_left=time_left)
+        report = work(
+            _connect,
+            handlers,
+            queue=queue,
+            batch_size=batch_size,
+            time_left=time_left,
+            wait=wait,
+        )
     _show(asdict(report), as_json=as_json)
 
 

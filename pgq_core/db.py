@@ -21,7 +21,7 @@ from .errors import OpenTransaction, SchemaMismatch
 Connection = psycopg.Connection[Any]
 Row = tuple[Any, ...]
 
-_TRIES = 5  # of a statement that PostgreSQL asks to repeat
+TRIES = 5  # of a statement that PostgreSQL asks to repeat
 _STATUS = {
     TransactionStatus.ACTIVE: "busy with another statement",
     TransactionStatus.INTRANS: "inside a transaction",
@@ -51,7 +51,7 @@ def run(conn: Connection, name: str, /, **params: object) -> list[Row]:
     if not isinstance(given, psycopg.Connection):
         message = f"conn: a psycopg.Connection is expected, not {type(conn).__name__}"
         raise TypeError(message)
-    tries = _TRIES if conn.autocommit and is_idle(conn) else 1
+    tries = TRIES if conn.autocommit and is_idle(conn) else 1
     while True:
         tries -= 1
         try:

@@ -4,28 +4,32 @@ The guard stands in each statement that writes (first article, "Why the attempt 
 worker whose lease was reclaimed, or whose job was cancelled, changes nothing and is told so. When a
 reply was lost and the same write comes again, the row itself says that it was ours.
 
-All expect an idle autocommit connection, or run in the transaction that the caller has open.
+All expect an idle autocommit connection, or run in the transaction that the caller has open. A row
+that is locked elsewhere holds up its own write only, and no longer than its lease lasts.
 """
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 from psycopg import errors as pg
 
-from .db import Connection, run
+from .db import TRIES, Connection, is_idle, run
 from .errors import LeaseLost
 from .job import Job, check_delay
 from .outcome import describe
 
+FOREVER = timedelta(days=36500)  # as a wait: then the lease is the bound
+
 
 def complete(conn: Connection, jobs: Sequence[Job]) -> set[int]:
     """Mark *jobs* done in one statement; return the ids done, the others' leases were lost."""
-    return set(_write(conn, "complete", jobs))
+    return set(write(conn, "complete", jobs))
 
 
 def release(conn: Connection, jobs: Sequence[Job]) -> set[int]:
     """Hand back *jobs* that were not started, at no cost to them; return the ids handed back."""
-    return set(_write(conn, "release", jobs))
+    return set(write(conn, "release", jobs))
 
 
 def fail(
@@ -53,7 +57,7 @@ def extend(conn: Connection, job: Job, lease: timedelta) -> None:
 
 def extend_many(conn: Connection, jobs: Sequence[Job], lease: timedelta) -> set[int]:
     """Prolong the leases of *jobs* to *lease* from now; return the ids still held."""
-    return set(_write(conn, "extend", jobs, lease=lease))
+    return set(write(conn, "extend", jobs, lease=lease))
 
 
 def snooze(conn: Connection, job: Job, delay: timedelta) -> None:
@@ -81,15 +85,19 @@ def settled(conn: Connection, verb: str, jobs: Sequence[Job]) -> dict[int, str]:
     return _rows(conn, "settled", jobs, verb=verb)
 
 
-def _write_one(conn: Connection, verb: str, job: Job, **params: object) -> str:
-    written = _write(conn, verb, [job], **params)
-    if job.id not in written:
-        raise LeaseLost(job.id, job.attempts)
-    return written[job.id]
+def write(
+    conn: Connection,
+    verb: str,
+    jobs: Sequence[Job],
+    *,
+    wait: timedelta = FOREVER,
+    **params: object,
+) -> dict[int, str]:
+    """Write at once what is free, then look at each of the rest: ours already, locked, or lost.
 
-
-def _write(conn: Connection, verb: str, jobs: Sequence[Job], **params: object) -> dict[int, str]:
-    """Write at once what is free; then look at each of the rest: ours already, locked, or lost."""
+    Returns id and new status of the jobs written. *wait* is how long to wait for the lock of a row
+    if its lease does not end before; with 0 what is locked is left out like what is lost.
+    """
     if not jobs:
         return {}
     written = _rows(conn, verb, jobs, **params)
@@ -97,21 +105,42 @@ def _write(conn: Connection, verb: str, jobs: Sequence[Job], **params: object) -
     if left and verb != "extend":
         written |= settled(conn, verb, left)
         left = [job for job in left if job.id not in written]
-    for job in left:
-        written |= _wait_and_write(conn, verb, job, **params)
+    for job in left if wait else ():
+        written |= _wait_and_write(conn, verb, job, wait, params)
     return written
 
 
-def _wait_and_write(conn: Connection, verb: str, job: Job, **params: object) -> dict[int, str]:
-    """Write once the row's lock is gone, waiting no longer than the lease lasts."""
-    try:
-        with conn.transaction():
-            if not run(conn, "bound_wait", id=job.id, attempts=job.attempts):
-                return {}
-            run(conn, "hold", id=job.id, attempts=job.attempts)
-            return _rows(conn, verb, [job], **params)
-    except pg.LockNotAvailable:
+def _write_one(conn: Connection, verb: str, job: Job, **params: Any) -> str:  # noqa: ANN401
+    written = write(conn, verb, [job], **params)
+    if job.id not in written:
+        raise LeaseLost(job.id, job.attempts)
+    return written[job.id]
+
+
+def _wait_and_write(
+    conn: Connection, verb: str, job: Job, wait: timedelta, params: dict[str, object]
+) -> dict[int, str]:
+    """Write once the row's lock is gone, in a transaction of its own or the caller's."""
+    tries = TRIES if is_idle(conn) else 1
+    while True:
+        tries -= 1
+        try:
+            with conn.transaction():
+                return _bounded_write(conn, verb, job, wait, params)
+        except pg.LockNotAvailable:
+            return {}
+        except (pg.SerializationFailure, pg.DeadlockDetected):
+            if not tries:
+                raise
+
+
+def _bounded_write(
+    conn: Connection, verb: str, job: Job, wait: timedelta, params: dict[str, object]
+) -> dict[int, str]:
+    if not run(conn, "bound_wait", id=job.id, attempts=job.attempts, wait=wait):
         return {}
+    run(conn, "hold", id=job.id, attempts=job.attempts)
+    return _rows(conn, verb, [job], **params)
 
 
 def _rows(conn: Connection, name: str, jobs: Sequence[Job], **params: object) -> dict[int, str]:

@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 Service = Literal["lambda", "scheduler"]
 
 KICK_LIMIT = 2.0  # s: what one call may cost its caller, who has just committed
+WAIT = "90s"  # a child stays for what falls due soon, such as the first retries
 NETWORK_FLOOR = 1.0  # s: what is left for the call when the imports before it took longer
 
 _NO_ROUTE = "check the route to AWS: a VPC needs a NAT or an interface endpoint for this service"
@@ -122,7 +123,7 @@ class LocalKick:
         command = [sys.executable, "-m", "pgq_core", "worker", "--once"]
         try:
             child = subprocess.Popen(  # noqa: S603 - no shell, and the caller's own names
-                [*command, f"--queue={queue}", f"--tasks={self._tasks}"],
+                [*command, f"--wait={WAIT}", f"--queue={queue}", f"--tasks={self._tasks}"],
                 env=self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # the caller's own stdout may be data

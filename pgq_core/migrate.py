@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from psycopg import IsolationLevel
+
 from .db import Connection, Row, require_idle, run
 from .errors import SchemaMismatch
 
@@ -66,7 +68,15 @@ def migrate(conn: Connection) -> list[str]:
             migration differs from ours, or the schema no longer allows code this old.
     """
     require_idle(conn)
-    return [m.name for m in migrations() if _apply(conn, m)]
+    before = conn.isolation_level
+    conn.isolation_level = (
+        IsolationLevel.READ_COMMITTED
+    )  # a snapshot must not be older than the lock
+    try:
+        return [m.name for m in migrations() if _apply(conn, m)]
+    finally:
+        if not conn.closed:
+            conn.isolation_level = before
 
 
 def _apply(conn: Connection, migration: Migration) -> bool:

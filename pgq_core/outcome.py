@@ -6,12 +6,12 @@ Writing it is `fence.py`'s part, so that the rules can be read (and tested) with
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, assert_never
 
 from .errors import BadPayload
 from .job import LONGEST_DELAY, SHORTEST_DELAY, Job, check_delay
 
-Verb = Literal["complete", "fail", "snooze", "discard", "unknown"]
+Verb = Literal["complete", "release", "fail", "snooze", "discard", "unknown"]
 Backoff = Callable[[int], timedelta]
 
 MAX_ERROR = 8_000
@@ -57,8 +57,23 @@ class Settlement:
     error: str = ""
     delay: timedelta | None = None
 
+    def params(self) -> dict[str, object]:
+        """Return what the statement of the verb wants to know."""
+        match self.verb:
+            case "fail":
+                return {"error": self.error, "retry_in": self.delay}
+            case "snooze":
+                return {"delay": self.delay}
+            case "discard":
+                return {"error": self.error}
+            case "complete" | "release" | "unknown":
+                return {}
+            case _:
+                assert_never(self.verb)
+
 
 COMPLETE = Settlement(verb="complete")
+RELEASE = Settlement(verb="release")
 UNKNOWN = Settlement(verb="unknown")
 
 

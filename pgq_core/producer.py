@@ -15,6 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from . import queues
 from .db import Connection, autocommit, require_idle
@@ -24,7 +25,8 @@ from .kick import Kick, NoKick
 
 logger = logging.getLogger(__name__)
 
-SLOW = 1.0  # s: a kick that failed after this long timed out; the next queue's would do so too
+SLOW = 0.4  # s: a kick that failed after this long timed out; the next queue's would do so too
+AT_MOST = 2.0  # s: what the kicks of one commit may cost, before the last of them
 
 
 @dataclass(kw_only=True, slots=True)
@@ -103,7 +105,7 @@ class Producer:
         try:
             with conn.transaction():
                 yield tx
-                tx.complete = True  # a swallowed psycopg.Rollback never gets here
+                tx.complete = _can_commit(conn)  # a swallowed psycopg.Rollback never gets here
         except BaseException as error:
             refused = isinstance(error, psycopg.Error) and not conn.closed
             if outer is None and tx.complete and not refused:  # was the COMMIT done? then kick
@@ -139,15 +141,22 @@ class Producer:
         """Send what *tx* wants; after a time-out no more: 2 s in all is what a commit may cost."""
         if isinstance(self._kick, NoKick):  # sets no mark: it must not silence the others
             return
-        timed_out = False
+        began, timed_out = time.monotonic(), False
         for queue, ids in tx.wanted.items():
-            if timed_out:
+            if timed_out or time.monotonic() - began > AT_MOST:
                 self.stats["failed"] += 1
                 continue
             started = time.monotonic()
             result = request(tx.conn, self._kick, queue, ids or ())
             self.stats[result] += 1
             timed_out = result == "failed" and time.monotonic() - started > SLOW
+
+
+def _can_commit(conn: Connection) -> bool:
+    if conn.info.transaction_status is TransactionStatus.INTRANS:
+        return True
+    logger.warning("a statement had failed, so the transaction is rolled back: no job was enqueued")
+    return False
 
 
 def request(conn: Connection, kick: Kick, queue: str, future: Iterable[int] = ()) -> str:

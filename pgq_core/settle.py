@@ -16,11 +16,11 @@ from typing import Self, TypeVar, assert_never
 
 import psycopg
 
-from . import fence
 from .db import Connection
 from .errors import LeaseLost
+from .fence import write
 from .job import Job
-from .outcome import Settlement
+from .outcome import COMPLETE, RELEASE, Settlement, Verb
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,11 @@ class Link:
 
     def __enter__(self) -> Self:
         """Connect, so that an unreachable database is said at once."""
-        self._open()
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(
@@ -85,9 +89,8 @@ class Link:
     def _open(self) -> Connection:
         if self._conn is None or self._conn.closed:
             self._conn = None
-            conn = self.connect()
-            conn.autocommit = True
-            self._conn = conn
+            self._conn = self.connect()
+            self._conn.autocommit = True
         return self._conn
 
     def close(self) -> None:
@@ -99,13 +102,19 @@ class Link:
 
 
 class Settler:
-    """Write settlements through a link and count them."""
+    """Write settlements through a link and count them; nothing waits for a row locked elsewhere.
 
-    def __init__(self, link: Link, counts: Counter[str]) -> None:
+    What could not be written for such a lock, or because the lease is lost, is tried once more
+    before the next claim, and then waits as long as *patience* says.
+    """
+
+    def __init__(self, link: Link, counts: Counter[str], patience: Callable[[], timedelta]) -> None:
         """Start with nothing to write."""
         self._link = link
         self._counts = counts
+        self._patience = patience
         self._finished: list[Job] = []
+        self._stuck: list[tuple[Job, Settlement]] = []
         self._lock = threading.RLock()
         self._timer: threading.Timer | None = None
 
@@ -113,13 +122,8 @@ class Settler:
         """Write how the attempt at *job* ended; a completion may wait up to 100 ms."""
         if settlement.verb == "complete":
             self._gather(job)
-            return
-        try:
-            count = self._link.run(lambda conn: _write(conn, job, settlement))
-        except LeaseLost as lost:
-            logger.warning("lease lost", extra={"job_id": job.id, "error": str(lost)})
-            count = "lost"
-        self._counts[count] += 1
+        elif not self._write([job], settlement, timedelta(0)):
+            self._stuck.append((job, settlement))
 
     def _gather(self, job: Job) -> None:
         with self._lock:
@@ -131,29 +135,35 @@ class Settler:
 
     def _flush_beside(self) -> None:
         try:
-            self.flush()
+            self._flush()
         except Exception:
             logger.warning("flush failed, the next one tries again", exc_info=True)
 
-    def flush(self) -> None:
+    def _flush(self) -> None:
         """Complete what has finished, in one statement."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            jobs = list(self._finished)
-            if jobs:
-                done = self._link.run(lambda conn: fence.complete(conn, jobs))
+            if self._finished:
+                written = self._write(self._finished, COMPLETE, timedelta(0))
+                left = (job for job in self._finished if job.id not in written)
+                self._stuck += [(job, COMPLETE) for job in left]
                 self._finished.clear()
-                self._counts["done"] += len(done)
-                self.lose([job for job in jobs if job.id not in done])
+
+    def flush(self) -> None:
+        """Write all that is not written yet; what cannot be is lost."""
+        self._flush()
+        while self._stuck:
+            job, settlement = self._stuck[0]
+            if not self._write([job], settlement, self._patience()):
+                self.lose([job])
+            del self._stuck[0]
 
     def release(self, jobs: Sequence[Job]) -> None:
         """Hand back *jobs* that were not started."""
-        if jobs:
-            released = self._link.run(lambda conn: fence.release(conn, jobs))
-            self._counts["released"] += len(released)
-            self.lose([job for job in jobs if job.id not in released])
+        released = self._write(jobs, RELEASE, self._patience())
+        self.lose([job for job in jobs if job.id not in released])
 
     def lose(self, jobs: Sequence[Job]) -> None:
         """Count *jobs* whose leases turned out to be lost."""
@@ -161,22 +171,28 @@ class Settler:
             logger.warning("lease lost", extra={"job_id": job.id, "attempts": job.attempts})
         self._counts["lost"] += len(jobs)
 
+    def _write(
+        self, jobs: Sequence[Job], settlement: Settlement, wait: timedelta
+    ) -> dict[int, str]:
+        verb, params = settlement.verb, settlement.params()
+        given = list(jobs)
+        written = self._link.run(lambda conn: write(conn, verb, given, wait=wait, **params))
+        self._counts.update(_count(verb, status) for status in written.values())
+        return written
 
-def _write(conn: Connection, job: Job, settlement: Settlement) -> str:
-    """Write *settlement* under the fence; return what to count it as."""
-    match settlement.verb:
-        case "fail":
-            status = fence.fail(conn, job, settlement.error, retry_in=settlement.delay)
-            return "failed" if status == "failed" else "retried"
-        case "unknown":
-            return "failed" if fence.unknown(conn, job) == "failed" else "snoozed"
-        case "snooze":
-            fence.snooze(conn, job, settlement.delay or timedelta(0))
-            return "snoozed"
-        case "discard":
-            fence.discard(conn, job, settlement.error)
-            return "failed"
+
+def _count(verb: Verb, status: str) -> str:
+    """Return what to count a job as that *verb* has brought into *status*."""
+    match verb:
         case "complete":
-            return "done" if fence.complete(conn, [job]) else "lost"
+            return "done"
+        case "release":
+            return "released"
+        case "fail" if status != "failed":
+            return "retried"
+        case "snooze" | "unknown" if status != "failed":
+            return "snoozed"
+        case "fail" | "unknown" | "snooze" | "discard":
+            return "failed"
         case _:
-            assert_never(settlement.verb)
+            assert_never(verb)

@@ -131,8 +131,8 @@ class Tasks:
             raise ConfigError(message)
         try:
             found = getattr(importlib.import_module(module_name), attribute)
-        except (ImportError, AttributeError) as error:
-            message = f"tasks: cannot load {spec!r}: {error}"
+        except Exception as error:
+            message = f"tasks: cannot load {spec!r}: {type(error).__name__}: {error}"
             raise ConfigError(message) from error
         if not isinstance(found, cls):
             message = f"tasks: {spec!r} is a {type(found).__name__}, a pgq_core.Tasks is expected"

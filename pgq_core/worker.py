@@ -35,8 +35,9 @@ GRACE = timedelta(seconds=5)  # a statement in flight outlives its client by a m
 RESERVE = timedelta(seconds=5)  # to settle, hand back and hand over before the platform kills us
 LONGEST = timedelta(minutes=15)  # a Lambda lives; who has more time left has no such end
 LEASE = timedelta(minutes=5)  # then
-MOST_HOPS = 3  # of workers in a row that started nothing
+MOST_HOPS = 3  # after so many, a worker that started nothing does not hand over
 RECLAIM = 1000
+GLANCE = 0.5  # s
 SLACK = 0.01  # s: so that what falls due at an instant is due after the wait
 
 
@@ -127,7 +128,7 @@ class _Drain:
     held_until: float = 0.0  # by this process's monotonic clock
 
     def __post_init__(self) -> None:
-        self.settler = Settler(self.link, self.counts)
+        self.settler = Settler(self.link, self.counts, self.patience)
 
     def run(self, woken_for: datetime | None) -> DrainReport:
         with self.link:
@@ -171,6 +172,10 @@ class _Drain:
 
     def has_time_for(self, timeout: timedelta) -> bool:
         return self.time_left() >= timeout + RESERVE
+
+    def patience(self) -> timedelta:
+        """Return how long a write may wait for a row that is locked elsewhere."""
+        return max(timedelta(0), self.time_left() - RESERVE / 2)
 
     def claim(self) -> list[Job]:
         left = self.time_left()
@@ -265,6 +270,12 @@ class _Drain:
         """With nothing due, wait for the next instant and return it; None = an alarm is set."""
         return self.set_alarm(wait=self.wait)
 
+    def sleep(self, seconds: float) -> None:
+        """Sleep, but no longer than there is time: a worker told to stop has none left."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and self.has_time_for(timedelta(0)):
+            time.sleep(min(left, GLANCE))
+
     def set_alarm(self, wait: timedelta) -> datetime | None:
         """Note when a worker is needed next; wait for it in place if it is near, else arm."""
         look = self.link.run(lambda conn: queues.outlook(conn, self.queue))
@@ -275,7 +286,7 @@ class _Drain:
             return None
         if distance <= wait and self.has_time_for(distance):
             self.link.close()
-            time.sleep(distance.total_seconds() + SLACK)
+            self.sleep(distance.total_seconds() + SLACK)
             return at
         if not self.arm(at):
             self.link.run(lambda conn: queues.defer_alarm(conn, self.queue, at))

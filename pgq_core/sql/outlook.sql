@@ -1,5 +1,6 @@
 -- Purpose: say when a worker is needed next on a queue, and how far off that is; no row = never, as things stand.
---   The earliest of the next run_at in the future and the end of a live lease; 30 s if a job is due that a lock hid.
+--   The earliest of the next run_at in the future and the end of a live lease; 30 s if a lock hid a due job or an
+--   expired lease.
 -- Invariant: read holding no lease, after an empty claim. A paused queue has nothing due.
 -- Locks: none. Index: jobs_ready_idx, jobs_lease_idx.
 WITH next AS (
@@ -14,7 +15,7 @@ WITH next AS (
         LIMIT 1
     ) AS jobs
     UNION ALL
-    (SELECT greatest(jobs.locked_until, now())
+    (SELECT CASE WHEN jobs.locked_until <= now() THEN now() + interval '30 seconds' ELSE jobs.locked_until END
      FROM pgq_core.jobs
      WHERE jobs.queue = %(queue)s AND jobs.status = 'running' AND jobs.locked_until IS NOT NULL
      ORDER BY jobs.locked_until

@@ -15,7 +15,7 @@ WITH expired AS MATERIALIZED (
     FROM pgq_core.jobs
     WHERE jobs.status = 'queued' AND jobs.attempts - jobs.released >= jobs.max_attempts
       AND (%(queue)s::text IS NULL OR jobs.queue = %(queue)s)
-    LIMIT %(limit)s::bigint
+    LIMIT %(limit)s::bigint - (SELECT count(*) FROM expired)
     FOR NO KEY UPDATE SKIP LOCKED
 ), back AS (
     UPDATE pgq_core.jobs

@@ -3,7 +3,8 @@
 -- Invariant: runs after the commit, as a transaction of its own. A kick pending within the last 5 s means a worker
 --   that has not cleared the mark yet and so will see this job; an older mark, or one from a clock that stepped, is
 --   stale. A noted alarm no later than the jobs' run_at will wake somebody in time. A paused queue needs nobody.
---   `mark` is what was noted, null if the row was locked meanwhile: then kick without it. A missing row is made here.
+--   `mark` is what was noted, null if the row was locked meanwhile: then kick without it. A missing row is made here;
+--   if another transaction is making it, this fails after 100 ms (55P03) rather than wait for it: kick without a mark.
 -- Locks: the queue's row, only to set the mark, SKIP LOCKED: no commit waits for another. Index: queues_pkey, jobs_pkey.
 WITH due AS (
     SELECT min(jobs.run_at) AS at
@@ -32,6 +33,7 @@ WITH due AS (
     INSERT INTO pgq_core.queues (name, kick_requested_at)
     SELECT %(queue)s, clock_timestamp()
     WHERE NOT EXISTS (SELECT FROM known)
+      AND set_config('lock_timeout', '100ms', true) IS NOT NULL
     ON CONFLICT DO NOTHING
     RETURNING kick_requested_at
 )
