@@ -287,7 +287,6 @@ def test_what_cannot_be_waited_for_is_left_to_an_alarm(
     assert (naps.slept, drain.alarms.armed) == ([], [look(job).run_at])
 
 
-@pytest.mark.xfail(reason="outlook calls an expired lease that reclaim could not lock due now")
 def test_an_expired_lease_that_a_lock_hides_is_not_waited_for_in_a_spin(
     conn: psycopg.Connection,
     connect: Callable[..., psycopg.Connection],
