@@ -178,11 +178,12 @@ def test_a_run_at_in_the_past_is_due_whatever_alarm_is_noted(
     assert kicks.sent == ["default"]
 
 
-def test_a_conflict_kicks_since_the_job_it_met_may_be_due(
-    conn: psycopg.Connection, put: Put, kicks: Kicks
+@pytest.mark.parametrize("delay", [None, 2 * HOUR])
+def test_a_conflict_kicks_whatever_alarm_is_noted(
+    delay: timedelta | None, conn: psycopg.Connection, put: Put, kicks: Kicks
 ) -> None:
-    first = put(unique_key="k")
-    conn.execute("UPDATE pgq_core.queues SET kick_requested_at = NULL")
+    first = put(unique_key="k", delay=delay)
+    set_mark(conn, "kick_requested_at", HOUR)
     set_mark(conn, "alarm_at", -HOUR)
     second = put(unique_key="k", delay=2 * HOUR)
     assert (second.id, second.inserted) == (first.id, False)
