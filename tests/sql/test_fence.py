@@ -35,7 +35,7 @@ every_settling_verb = pytest.mark.parametrize("verb", SETTLING, ids=str)
 
 
 def claimed(conn: psycopg.Connection) -> Job:
-    [job] = claim(conn, "default", 1, MINUTE)
+    [job] = claim(conn, "default", 1, MINUTE, worker="invocation-2")
     return job
 
 
