@@ -15,7 +15,7 @@ from tests.race.conftest import AtOnce
 from tests.sql.rows import Rows
 
 MINUTE = timedelta(minutes=1)
-ROUNDS = 6
+ROUNDS = 3
 
 
 def shuffled(batch: list[Job]) -> list[Job]:
@@ -26,8 +26,8 @@ def settle(batch: list[Job]) -> Callable[[psycopg.Connection], None]:
     def settle(conn: psycopg.Connection) -> None:
         for _ in range(ROUNDS):
             fence.extend_many(conn, shuffled(batch), MINUTE)
-            fence.complete(conn, shuffled(batch)[:100])
-            fence.release(conn, shuffled(batch)[:100])
+            fence.complete(conn, shuffled(batch)[:60])
+            fence.release(conn, shuffled(batch)[:60])
             try:
                 fence.fail(conn, random.choice(batch), "no")  # noqa: S311  any of them
             except LeaseLost:
