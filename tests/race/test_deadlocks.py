@@ -57,7 +57,6 @@ def test_overlapping_batches_never_lock_each_other_out(
 ) -> None:
     """Nothing is tried again here, so the first deadlock is raised."""
     monkeypatch.setattr(db, "TRIES", 1)
-    monkeypatch.setattr(fence, "TRIES", 1)
     rows.add(5000, at=3600)  # so many that a batch is looked up in its own order
     ids = rows.add(200)
     batch = claim(conn, "default", 200, MINUTE)

@@ -64,7 +64,6 @@ def test_a_second_job_of_a_key_is_put_in_if_the_first_has_ended_meanwhile(
     assert second.result(timeout=10).inserted
 
 
-@pytest.mark.xfail(reason="enqueue.py: the second try comes after the commit", strict=False)
 def test_a_key_freed_between_the_conflict_and_the_look_is_taken_in_the_same_transaction(
     conn: psycopg.Connection, connect: Connect, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
