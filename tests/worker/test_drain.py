@@ -178,13 +178,23 @@ def test_a_queue_may_have_a_cap_of_its_own(
     assert drain(worker_id=held.locked_by) == DrainReport(claimed=1, done=1), "itself not counted"
 
 
+@pytest.mark.parametrize("locked", [False, True])
 def test_the_dead_do_not_fill_the_cap(
-    conn: psycopg.Connection, busy: Callable[[int], list[Job]], put: Put, drain: Drain
+    *,
+    locked: bool,
+    conn: psycopg.Connection,
+    connect: Callable[..., psycopg.Connection],
+    busy: Callable[[int], list[Job]],
+    put: Put,
+    drain: Drain,
 ) -> None:
+    """Not even those whose lock keeps them from being put back."""
     busy(10)
     conn.execute("UPDATE pgq_core.jobs SET locked_until = now() - interval '1 second'")
+    if locked:
+        connect(autocommit=False).execute("SELECT FROM pgq_core.jobs FOR UPDATE")
     put()
-    assert drain() == DrainReport(claimed=1, done=1, reclaimed=10)
+    assert drain() == DrainReport(claimed=1, done=1, reclaimed=0 if locked else 10)
 
 
 @pytest.mark.parametrize(

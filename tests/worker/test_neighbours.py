@@ -11,8 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgq_core import DrainReport, Enqueued, Job, Tasks, claim, jobs, reaper
-from tests.worker.fakes import Drain, Look, Put, Value, until
+from pgq_core import DrainReport, Enqueued, Job, Retry, Tasks, claim, jobs, reaper
+from tests.worker.fakes import Drain, Look, Put, TimeLeft, Value, until
 
 MINUTE = timedelta(minutes=1)
 
@@ -159,6 +159,14 @@ def test_a_job_taken_over_by_another_worker_is_left_to_it(
     assert (look(job).status, look(job).locked_by, look(job).attempts) == ("running", "another", 2)
 
 
+def hold_for_two_seconds(application: psycopg.Connection, job: Job) -> None:
+    """Lock the job's row; its lease, else of minutes, ends before a test loses patience."""
+    shorter = "UPDATE pgq_core.jobs SET locked_until = now() + interval '2 s' WHERE id = %s"
+    application.execute(shorter, [job.id])
+    application.commit()
+    application.execute("SELECT FROM pgq_core.jobs WHERE id = %s FOR UPDATE", [job.id])
+
+
 def test_a_row_locked_elsewhere_holds_up_no_neighbour(
     connect: Callable[..., psycopg.Connection], tasks: Tasks, put: Put, drain: Drain, look: Look
 ) -> None:
@@ -178,33 +186,52 @@ def test_a_row_locked_elsewhere_holds_up_no_neighbour(
     assert drain() == DrainReport(claimed=3, done=3)
 
 
+@pytest.mark.parametrize("answer", [None, Retry("later")], ids=["done", "retried"])
 def test_a_row_locked_elsewhere_keeps_no_neighbour_from_starting(
-    conn: psycopg.Connection,
+    answer: object,
     connect: Callable[..., psycopg.Connection],
     tasks: Tasks,
     put: Put,
     drain: Drain,
+    look: Look,
 ) -> None:
     application = connect(autocommit=False)
     started: list[float] = []
+
+    @tasks.handler("locks")
+    def locks(job: Job) -> object:
+        hold_for_two_seconds(application, job)
+        return answer
 
     @tasks.handler("next")
     def next_one(_job: Job) -> None:
         started.append(time.monotonic())
         application.rollback()
 
+    tasks.handler("pause")(lambda _job: time.sleep(0.2))
+    locked, *_ = [put(task) for task in ("locks", "pause", "next")]
+    began = time.monotonic()
+    assert drain().lost == 0
+    assert started[0] - began < 1.5
+    assert look(locked).status == ("queued" if answer else "done")
+
+
+def test_a_row_locked_elsewhere_does_not_outlast_the_invocation(
+    connect: Callable[..., psycopg.Connection], tasks: Tasks, put: Put, drain: Drain, look: Look
+) -> None:
+    application, left = connect(autocommit=False), TimeLeft(60)
+
     @tasks.handler("locks")
     def locks(job: Job) -> None:
-        shorter = "UPDATE pgq_core.jobs SET locked_until = now() + interval '2 s' WHERE id = %s"
-        conn.execute(shorter, [job.id])  # what a lease of minutes would cost
-        application.execute("SELECT FROM pgq_core.jobs WHERE id = %s FOR UPDATE", [job.id])
+        hold_for_two_seconds(application, job)
+        left.seconds = 2.6
 
-    tasks.handler("pause")(lambda _job: time.sleep(0.2))
-    for task in ("locks", "pause", "next"):
-        put(task)
+    locked, unstarted = put("locks"), put()
     began = time.monotonic()
-    drain()
-    assert started[0] - began < 1.5
+    assert drain(time_left=left) == DrainReport(claimed=2, released=1, lost=1)
+    assert time.monotonic() - began < 1.5
+    assert look(locked).status == "running", "its lease brings it back"
+    assert (look(unstarted).status, look(unstarted).attempt) == ("queued", 0)
 
 
 def test_an_unknown_task_is_put_off_and_its_neighbours_run(
@@ -231,10 +258,11 @@ def test_an_unknown_task_ends_failed_after_a_day(
     )
 
 
+@pytest.mark.parametrize("task", ["ok", "of a newer release"])
 def test_an_undecodable_job_fails_alone_and_for_good(
-    conn: psycopg.Connection, put: Put, drain: Drain, look: Look
+    task: str, conn: psycopg.Connection, put: Put, drain: Drain, look: Look
 ) -> None:
-    first, bad, last = put(), put(), put()
+    first, bad, last = put(), put(task), put()
     conn.execute(
         "UPDATE pgq_core.jobs SET payload = format('{\"n\": %%s}', repeat('9', 5000))::jsonb "
         "WHERE id = %s",

@@ -139,6 +139,27 @@ def test_a_long_message_is_cut_to_8000_characters(
     assert stored == f"ValueError: {text}"[:7999] + "\N{HORIZONTAL ELLIPSIS}"
 
 
+@pytest.mark.parametrize("answer", [Retry(), Snooze(SECOND), Discard("no")])
+def test_an_answer_that_was_raised_is_no_error_to_log(
+    answer: BaseException, tasks: Tasks, put: Put, drain: Drain, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks.handler("a")(raising(answer))
+    put("a")
+    drain()
+    assert "handler raised" not in caplog.messages
+
+
+def test_what_a_handler_raised_is_logged_with_its_traceback(
+    tasks: Tasks, put: Put, drain: Drain, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks.handler("a")(raising(ValueError("no")))
+    job = put("a")
+    drain()
+    [record] = [record for record in caplog.records if record.message == "handler raised"]
+    assert "ValueError: no" in caplog.text
+    assert vars(record)["job_id"] == job.id
+
+
 def test_the_last_attempt_fails_for_good(tasks: Tasks, put: Put, drain: Drain, look: Look) -> None:
     tasks.handler("a")(raising(ValueError("no")))
     job = put("a", max_attempts=1)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import psycopg
+import pytest
 
 from pgq_core import Context, DrainReport, Job, Tasks
 from pgq_core.errors import JobTimeout
@@ -95,6 +96,21 @@ def test_the_processs_own_use_of_the_alarm_signal_is_put_back(
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def test_a_strike_that_comes_when_the_handler_has_ended_changes_nothing(
+    put: Put, drain: Drain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setitimer = signal.setitimer
+
+    def late(which: int, seconds: float, again: float = 0) -> object:
+        if not seconds:
+            signal.raise_signal(signal.SIGALRM)
+        return setitimer(which, seconds, again)
+
+    monkeypatch.setattr("pgq_core.run.signal.setitimer", late)
+    put()
+    assert drain() == DrainReport(claimed=1, done=1)
 
 
 def test_a_handler_can_ask_how_long_it_may_still_run(tasks: Tasks, put: Put, drain: Drain) -> None:

@@ -287,6 +287,16 @@ def test_what_cannot_be_waited_for_is_left_to_an_alarm(
     assert (naps.slept, drain.alarms.armed) == ([], [look(job).run_at])
 
 
+def test_a_worker_that_has_no_time_for_a_job_does_not_spend_it_waiting(
+    tasks: Tasks, put: Put, drain: Drain, naps: Naps
+) -> None:
+    tasks.handler("long", timeout=10 * MINUTE)(lambda _job: None)
+    put("long")
+    report = drain(time_left=TimeLeft(60), wait=MINUTE, hop=3)
+    assert report == DrainReport(claimed=1, released=1)
+    assert (naps.slept, len(drain.alarms.armed)) == ([], 1)
+
+
 def test_a_worker_that_is_told_to_stop_while_it_waits_stops_waiting(
     put: Put, drain: Drain, look: Look, naps: Naps
 ) -> None:
