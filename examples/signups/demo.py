@@ -25,13 +25,13 @@ from pgq_core import LambdaKick, Producer
 from . import check
 from .app import SCHEMA, Application, User, read_users
 from .faults import LossyKick, plan
-from .show import Show
+from .show import FRAME, Show
 from .stage import SETTINGS, Stack, deploy
 
 USERS = Path(__file__).with_name("users.csv")
 THREADS = 4
 RUSH, LAST = 12.0, 52.0  # s: nine users in ten come before the first, the last one at the second
-PATIENCE = 100.0  # s from then on
+PATIENCE = 100.0  # s without a job finished
 SHOWN = 10  # lines of what is wrong
 
 ROWS = """
@@ -120,6 +120,8 @@ def let_in(users: Sequence[User], application: Application, wait: Wait) -> dict[
         for place, user in enumerate(users):
             wait(start + arrival(place, len(users)))
             futures[user.email] = pool.submit(application.sign_up, user)
+        while not all(future.done() for future in futures.values()):
+            wait(time.monotonic() + FRAME)
         return {email: future.result() for email, future in futures.items()}
 
 
@@ -132,13 +134,13 @@ def arrival(place: int, count: int) -> float:
 
 
 def wait_for_rest(conn: psycopg.Connection[Any], wait: Wait) -> None:
-    """Return when everything has been done and logged, or when that takes too long."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
+    """Return when everything has been done and logged, or when nothing gets on any more."""
+    at_rest, finished, moved = False, -1, time.monotonic()
+    while not at_rest and time.monotonic() < moved + PATIENCE:
         [(at_rest,)] = conn.execute(AT_REST)
+        before, (finished, _) = finished, look(conn)
+        moved = moved if finished == before else time.monotonic()
         wait(time.monotonic() + 1)  # an invocation's log comes a moment after its end
-        if at_rest:
-            return
 
 
 def look(conn: psycopg.Connection[Any]) -> tuple[int, str]:

@@ -17,6 +17,9 @@ SETTINGS = {
     "LAMBDA_ASYNC_RETRY_BASE_SECONDS": "60",
     "LAMBDA_ASYNC_RETRY_MAX_SECONDS": "120",
 }
+STREAMS = (
+    100  # of a log read at once: AWS takes no more, the emulator gives 10,000 lines and no more
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +41,15 @@ class Stack:
 
     def log(self, output: str) -> list[str]:
         """Return what a function has logged; an invocation's lines come when it ends."""
-        pages = self.cloud.client("logs").get_paginator("filter_log_events")
-        group = f"/aws/lambda/{self.outputs[output]}"
-        return [
-            event["message"]
-            for page in pages.paginate(logGroupName=group)
-            for event in page["events"]
-        ]
+        logs, group = self.cloud.client("logs"), f"/aws/lambda/{self.outputs[output]}"
+        pages = logs.get_paginator("describe_log_streams").paginate(logGroupName=group)
+        streams = [one["logStreamName"] for page in pages for one in page["logStreams"]]
+        lines: list[str] = []
+        for start in range(0, len(streams), STREAMS):
+            names = streams[start : start + STREAMS]
+            found = logs.filter_log_events(logGroupName=group, logStreamNames=names)
+            lines += [event["message"] for event in found["events"]]
+        return lines
 
 
 def deploy(cloud: Cloud, *, mail_port: int, **parameters: str) -> Stack:
