@@ -84,29 +84,29 @@ def run(users: Sequence[User]) -> int:
         show.say("Postgres, the emulator of AWS and a mail server are up")
         stack = deploy(cloud, mail_port=mailbox.port, DatabaseUrl=server.dsn())
         show.say("the stack is built and deployed, its database migrated")
-        os.environ.update(cloud.environment())  # where the application's own AWS client finds it
         faults.mail_port = mailbox.port
         producer = Producer(LossyKick(inner=warm_kick(stack), faults=faults))
         application = Application(dsn=server.dsn(), producer=producer, charge=faults.charge)
         with psycopg.connect(server.dsn(), autocommit=True) as conn:
             conn.execute(SCHEMA)
-            with show.progress(len(users) - len(faults.declined), lambda: look(conn)) as wait:
-                signed_up = let_in(users, application, wait)
-                wait_for_rest(conn, wait)
-            evidence = check.Evidence(
+            with show.progress(len(users) - len(faults.declined), lambda: look(conn)) as watch:
+                signed_up = let_in(users, application, watch.wait)
+                wait_for_rest(conn, watch.wait)
+            seen = check.Evidence(
                 faults=faults,
                 signed_up=signed_up,
                 kicks=producer.stats,
-                rows=conn.cursor(row_factory=class_row(check.Row)).execute(ROWS).fetchall(),
+                rows=read_rows(conn),
                 mails=mailbox.messages,
                 worker_log=stack.log("WorkerName"),
                 reaper_log=stack.log("ReaperName"),
             )
-    return report(evidence, show)
+    return report(seen, show)
 
 
 def warm_kick(stack: Stack) -> LambdaKick:
     """Make the application's kick, and its AWS client before the first user has to wait for it."""
+    os.environ.update(stack.cloud.environment())  # where every AWS client looks
     kick = LambdaKick(stack.outputs["WorkerName"])
     kick.warm()
     return kick
@@ -141,6 +141,12 @@ def wait_for_rest(conn: psycopg.Connection[Any], wait: Wait) -> None:
         before, (finished, _) = finished, look(conn)
         moved = moved if finished == before else time.monotonic()
         wait(time.monotonic() + 1)  # an invocation's log comes a moment after its end
+
+
+def read_rows(conn: psycopg.Connection[Any]) -> list[check.Row]:
+    """Read every user and every job."""
+    with conn.cursor(row_factory=class_row(check.Row)) as cursor:
+        return cursor.execute(ROWS).fetchall()
 
 
 def look(conn: psycopg.Connection[Any]) -> tuple[int, str]:

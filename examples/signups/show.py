@@ -3,9 +3,10 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 FRAME = 0.2  # s between two looks
@@ -30,38 +31,14 @@ class Show:
         self._console.print(f"{self.seconds():5.1f} s  {text}", markup=False)
 
     @contextmanager
-    def progress(self, total: int, look: Look) -> Iterator[Callable[[float], None]]:
-        """Show how far *look* says that things are, while the block calls what this gives: `wait`.
-
-        `wait(until)` returns at that instant of the monotonic clock, at once if it is past.
-        """
+    def progress(self, total: int, look: Look) -> Iterator["Watch"]:
+        """Show how far things are for as long as the block lasts."""
         columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
-        with Progress(
-            *columns, console=self._console, disable=not self._console.is_terminal
-        ) as bar:
-            task = bar.add_task("", total=total)
-            spoken = looked = 0.0
-
-            def draw() -> None:
-                nonlocal spoken, looked
-                completed, line = look()
-                bar.update(task, completed=completed, description=line)
-                looked = time.monotonic()
-                if bar.disable and looked - spoken > PLAIN:
-                    spoken = looked
-                    self.say(f"{completed} of {total} finished; {line}")
-
-            def wait(until: float) -> None:
-                while True:
-                    if time.monotonic() - looked > FRAME:
-                        draw()
-                    left = until - time.monotonic()
-                    if left <= 0:
-                        return
-                    time.sleep(min(left, FRAME))
-
-            yield wait
-            draw()
+        terminal = self._console.is_terminal
+        with Progress(*columns, console=self._console, disable=not terminal) as bar:
+            watch = Watch(show=self, bar=bar, task=bar.add_task("", total=total), look=look)
+            yield watch
+            watch.draw()
 
     def table(self, figures: Sequence[tuple[str, str, str]]) -> None:
         """Print name, figure and source of each."""
@@ -72,3 +49,34 @@ class Show:
         self._console.print()
         self._console.print(table)
         self._console.print()
+
+
+@dataclass(kw_only=True)
+class Watch:
+    """Look at things again and again, and draw the bar; without a terminal, say it now and then."""
+
+    show: Show
+    bar: Progress
+    task: TaskID
+    look: Look
+    looked: float = 0.0
+    spoken: float = 0.0
+
+    def wait(self, until: float) -> None:
+        """Return at that instant of the monotonic clock, at once if it is past."""
+        while True:
+            if time.monotonic() - self.looked > FRAME:
+                self.draw()
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            time.sleep(min(left, FRAME))
+
+    def draw(self) -> None:
+        """Look, and show it."""
+        completed, line = self.look()
+        self.bar.update(self.task, completed=completed, description=line)
+        self.looked = time.monotonic()
+        if self.bar.disable and self.looked - self.spoken > PLAIN:
+            self.spoken = self.looked
+            self.show.say(f"{completed} finished, {line}")
