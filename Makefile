@@ -24,7 +24,7 @@ test: setup ## the one gate: format, lint, types, tests
 	@$(BIN)/ruff format --check . || { echo "to mend: make fix"; exit 1; }
 	@$(BIN)/ruff check . || { echo "to mend what can be mended by itself: make fix"; exit 1; }
 	@$(BIN)/mypy $(CODE) || { echo "to see it again: $(BIN)/mypy $(CODE)"; exit 1; }
-	@$(BIN)/pytest -n $(JOBS) || { echo "to see the failures alone: $(BIN)/pytest --last-failed"; exit 1; }
+	@$(BIN)/pytest -n $(JOBS) --dist loadgroup || { echo "to see the failures alone: $(BIN)/pytest --last-failed"; exit 1; }
 	@$(BIN)/pytest -n $(JOBS) --pg 15 tests/sql || { echo "to see it again: $(BIN)/pytest --pg 15 tests/sql"; exit 1; }
 
 fix: setup ## format, and mend what the linter can
