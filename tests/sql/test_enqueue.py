@@ -165,6 +165,20 @@ def test_a_key_counts_within_its_queue(conn: psycopg.Connection) -> None:
     assert enqueue(conn, "t", {}, unique_key="k", queue="b").inserted
 
 
+def test_a_conflict_tells_of_the_unfinished_job_of_the_very_queue(
+    conn: psycopg.Connection, rows: Rows
+) -> None:
+    for status in ("done", "failed", "cancelled"):
+        rows.add(2, unique_key="k", status=status, queue="b")
+    rows.add(unique_key="k", queue="a")
+    [held] = rows.add(unique_key="k", queue="b")
+    rows.add(unique_key="k", queue="c")
+    rows.add(2, unique_key="k", status="done", queue="b")
+    expected = Enqueued(id=held, inserted=False)
+    assert enqueue(conn, "t", {}, unique_key="k", queue="b") == expected
+    assert enqueue_many(conn, [NewJob("t", {}, unique_key="k", queue="b")]) == [expected]
+
+
 def test_jobs_without_a_key_are_never_in_conflict(conn: psycopg.Connection) -> None:
     assert enqueue(conn, "t", {}).inserted
     assert enqueue(conn, "t", {}).inserted

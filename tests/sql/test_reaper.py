@@ -227,6 +227,8 @@ def test_wrong_arguments_of_reclaim_are_refused(
 
 # --- cleanup ---
 
+either_way = pytest.mark.parametrize("archive", [False, True], ids=["delete", "archive"])
+
 
 def finished(rows: Rows, status: str, days: float, count: int = 1) -> list[int]:
     ids = rows.add(count, status=status)
@@ -235,8 +237,9 @@ def finished(rows: Rows, status: str, days: float, count: int = 1) -> list[int]:
     return ids
 
 
+@either_way
 def test_finished_jobs_go_after_their_time_and_no_day_sooner(
-    conn: psycopg.Connection, rows: Rows
+    conn: psycopg.Connection, rows: Rows, *, archive: bool
 ) -> None:
     kept = [
         *finished(rows, "done", 6.99),
@@ -246,12 +249,12 @@ def test_finished_jobs_go_after_their_time_and_no_day_sooner(
     finished(rows, "done", 7.01)
     finished(rows, "failed", 30.01)
     finished(rows, "cancelled", 30.01)
-    assert cleanup(conn) == 3
+    assert cleanup(conn, archive=archive) == 3
     assert [row["id"] for row in rows.all()] == kept
-    assert cleanup(conn) == 0
+    assert cleanup(conn, archive=archive) == 0
 
 
-@pytest.mark.parametrize("archive", [False, True])
+@either_way
 @pytest.mark.parametrize("status", ["queued", "running"])
 def test_an_unfinished_job_never_goes(
     conn: psycopg.Connection, rows: Rows, status: str, *, archive: bool
@@ -262,35 +265,40 @@ def test_an_unfinished_job_never_goes(
     assert rows.statuses() == [status]
 
 
-def test_each_kind_of_end_has_its_own_time(conn: psycopg.Connection, rows: Rows) -> None:
+@either_way
+def test_each_kind_of_end_has_its_own_time(
+    conn: psycopg.Connection, rows: Rows, *, archive: bool
+) -> None:
     for status in FINISHED:
         finished(rows, status, 3)
-    assert cleanup(conn, done=timedelta(days=2), failed=timedelta(days=4)) == 1
+    assert cleanup(conn, archive=archive, done=timedelta(days=2), failed=timedelta(days=4)) == 1
     assert rows.statuses() == ["failed", "cancelled"]
-    assert cleanup(conn, done=timedelta(days=4), failed=timedelta(days=2)) == 2
+    assert cleanup(conn, archive=archive, done=timedelta(days=4), failed=timedelta(days=2)) == 2
 
 
+@either_way
 @pytest.mark.parametrize("status", FINISHED)
 def test_a_finished_job_without_an_end_counts_from_its_beginning(
-    conn: psycopg.Connection, rows: Rows, status: str
+    conn: psycopg.Connection, rows: Rows, status: str, *, archive: bool
 ) -> None:
     """Plain SQL may have left finished_at out."""
     [old] = rows.add(status=status)
     rows.age(old, "created_at", 31 * DAY)
     [young] = rows.add(status=status)
-    assert cleanup(conn) == 1
+    assert cleanup(conn, archive=archive) == 1
     assert [row["id"] for row in rows.all()] == [young]
 
 
-def test_the_oldest_go_first(conn: psycopg.Connection, rows: Rows) -> None:
+@either_way
+def test_the_oldest_go_first(conn: psycopg.Connection, rows: Rows, *, archive: bool) -> None:
     ages = [10, 30, 20, 40]
     ids = [finished(rows, "done", days)[0] for days in ages]
     times = iter([10, 10, 0])
-    cleanup(conn, limit=1, time_left=lambda: timedelta(seconds=next(times)))
+    cleanup(conn, archive=archive, limit=1, time_left=lambda: timedelta(seconds=next(times)))
     assert [row["id"] for row in rows.all()] == [ids[0], ids[2]]
 
 
-@pytest.mark.parametrize("archive", [False, True])
+@either_way
 def test_cleanup_commits_each_batch_and_stops_before_the_time_is_up(
     conn: psycopg.Connection, rows: Rows, *, archive: bool
 ) -> None:
@@ -319,11 +327,17 @@ def test_cleanup_ends_with_a_batch_that_is_not_full(conn: psycopg.Connection, ro
     assert len(asked) == 3
 
 
-def test_a_batch_is_bounded_over_all_kinds_of_ends(conn: psycopg.Connection, rows: Rows) -> None:
+@either_way
+def test_a_batch_is_bounded_over_all_kinds_of_ends(
+    conn: psycopg.Connection, rows: Rows, *, archive: bool
+) -> None:
     for status in FINISHED:
         finished(rows, status, 31, count=3)
     times = iter([10, 0])
-    assert cleanup(conn, limit=4, time_left=lambda: timedelta(seconds=next(times))) == 4
+    assert (
+        cleanup(conn, archive=archive, limit=4, time_left=lambda: timedelta(seconds=next(times)))
+        == 4
+    )
 
 
 def test_an_archived_job_is_kept_with_every_column(conn: psycopg.Connection, rows: Rows) -> None:
@@ -356,14 +370,15 @@ def test_an_archived_job_is_kept_with_every_column(conn: psycopg.Connection, row
     assert archived_at > before["finished_at"]
 
 
+@either_way
 def test_a_locked_job_stays_for_the_next_cleanup(
-    conn: psycopg.Connection, rows: Rows, locked: Locked
+    conn: psycopg.Connection, rows: Rows, locked: Locked, *, archive: bool
 ) -> None:
     first, _ = finished(rows, "done", 8, count=2)
     conn.execute("SET lock_timeout = '2s'")
     with locked(first, "KEY SHARE"):
-        assert cleanup(conn) == 1
-    assert cleanup(conn) == 1
+        assert cleanup(conn, archive=archive) == 1
+    assert cleanup(conn, archive=archive) == 1
 
 
 @pytest.mark.parametrize(
