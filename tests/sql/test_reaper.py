@@ -333,11 +333,8 @@ def test_a_batch_is_bounded_over_all_kinds_of_ends(
 ) -> None:
     for status in FINISHED:
         finished(rows, status, 31, count=3)
-    times = iter([10, 0])
-    assert (
-        cleanup(conn, archive=archive, limit=4, time_left=lambda: timedelta(seconds=next(times)))
-        == 4
-    )
+    time_left = (timedelta(seconds=seconds) for seconds in (10, 0))
+    assert cleanup(conn, archive=archive, limit=4, time_left=time_left.__next__) == 4
 
 
 def test_an_archived_job_is_kept_with_every_column(conn: psycopg.Connection, rows: Rows) -> None:
