@@ -28,6 +28,7 @@ PLACES = {
     "pgq_core": ("functions/",),
     "functions": ("functions/",),
 }
+COLOURED = (ast.AsyncFunctionDef, ast.Await, ast.AsyncWith, ast.AsyncFor)
 CLOCKS = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today", "time.time"}
 
 
@@ -90,6 +91,12 @@ def test_only_an_alarm_needs_the_workers_own_clock(path: str) -> None:
     """Every other instant is the database's."""
     used = {ast.unparse(node) for node in ast.walk(CORE[path]) if isinstance(node, ast.Attribute)}
     assert path == "pgq_core/alarm.py" or not used & CLOCKS
+
+
+def test_the_core_is_of_one_colour() -> None:
+    """Asynchronous callers get thin adapters at the edge, never a second copy."""
+    trees = (tree for path, tree in CORE.items() if name_of(path) != "integrations")
+    assert not [node for tree in trees for node in ast.walk(tree) if isinstance(node, COLOURED)]
 
 
 IMPORT_ALL = """

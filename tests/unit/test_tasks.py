@@ -84,6 +84,10 @@ def test_registries_share_nothing(tasks: Tasks) -> None:
         {"max_attempts": 0},
         {"timeout": timedelta(0)},
         {"timeout": -SECOND},
+        pytest.param(
+            {"timeout": timedelta(days=400_000)},
+            marks=pytest.mark.xfail(reason="no upper bound: its lease is refused by the table"),
+        ),
     ],
     ids=str,
 )
