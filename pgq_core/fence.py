@@ -56,8 +56,8 @@ def extend(conn: Connection, job: Job, lease: timedelta) -> None:
 
 
 def extend_many(conn: Connection, jobs: Sequence[Job], lease: timedelta) -> set[int]:
-    """Prolong the leases of *jobs* to *lease* from now; return the ids still held."""
-    return set(write(conn, "extend", jobs, lease=lease))
+    """Prolong the leases of *jobs* to *lease* from now; return the ids, without those locked."""
+    return set(write(conn, "extend", jobs, wait=timedelta(0), lease=lease))
 
 
 def snooze(conn: Connection, job: Job, delay: timedelta) -> None:

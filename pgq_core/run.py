@@ -10,7 +10,7 @@ from datetime import timedelta
 from .context import Context
 from .errors import JobTimeout
 from .job import Job
-from .outcome import Discard, Retry, Snooze
+from .outcome import MAX_ERROR, Discard, Retry, Snooze, describe
 from .tasks import Task
 
 logger = logging.getLogger(__name__)
@@ -23,8 +23,6 @@ def run(task: Task, job: Job, ctx: Context) -> object:
 
     Only `KeyboardInterrupt` passes: it means the worker, not the job.
     """
-    if job.problem is not None:
-        return job.problem
     try:
         return _answer(_call(task, job, ctx))
     except KeyboardInterrupt:
@@ -32,10 +30,11 @@ def run(task: Task, job: Job, ctx: Context) -> object:
     except (Retry, Snooze, Discard) as answer:
         return answer
     except BaseException as error:
+        text = describe(error)
         logger.warning(
             "handler raised",
-            exc_info=error,
-            extra={"job_id": job.id, "task": job.task, "attempt": job.attempt},
+            exc_info=error if len(text) < MAX_ERROR else None,  # it would repeat the whole message
+            extra={"job_id": job.id, "task": job.task, "attempt": job.attempt, "error": text},
         )
         return error
 
@@ -83,4 +82,5 @@ def _time_limit(timeout: timedelta) -> Iterator[None]:
     finally:
         limit.in_force = False
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        if before is not None:  # None: it was not set from Python, and cannot be put back
+            signal.signal(signal.SIGALRM, before)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from .db import Connection
 from .enqueue import enqueue
 from .errors import ConfigError
-from .job import Enqueued, Job, check_int, check_name
+from .job import LONGEST_DELAY, Enqueued, Job, check_int, check_name
 from .outcome import Backoff, Discard
 
 DEFAULT_TIMEOUT = timedelta(seconds=30)
@@ -80,9 +80,8 @@ class Tasks:
         check_name("queue", queue)
         check_int("priority", priority, 0, 9)
         check_int("max_attempts", max_attempts, 1, 1000)
-        if timeout <= timedelta(0):
-            message = f"timeout: more than 0 s is expected, not {timeout}"
-            raise ValueError(message)
+        if not timedelta(0) < timeout <= LONGEST_DELAY:
+            raise ValueError(f"timeout: more than 0 s, up to 10 years, not {timeout}")
         return lambda function: self._add(
             Task(
                 name=name,
@@ -151,9 +150,14 @@ def _checked(function: Handler) -> Handler:
 
 
 def _takes_two(function: Handler) -> bool:
+    """Tell whether a handler wants the context too: not in place of another default of its own."""
     parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return True
     places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return len(places) > 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    if not places:
+        raise TypeError("handler: a function of (job) or (job, ctx) is expected")
+    return len(places) > 1 and (places[1].default is places[1].empty or places[1].name == "ctx")
 
 
 def _refuse(task: Task, limit: timedelta) -> Task:

@@ -86,7 +86,6 @@ def test_registries_share_nothing(tasks: Tasks) -> None:
         {"timeout": -SECOND},
         pytest.param(
             {"timeout": timedelta(days=400_000)},
-            marks=pytest.mark.xfail(reason="no upper bound: its lease is refused by the table"),
         ),
     ],
     ids=str,

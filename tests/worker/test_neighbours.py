@@ -216,7 +216,6 @@ def test_a_row_locked_elsewhere_keeps_no_neighbour_from_starting(
     assert look(locked).status == ("queued" if answer else "done")
 
 
-@pytest.mark.xfail(reason="hold() extends the leases with no bound but the lease itself")
 def test_an_unstarted_jobs_row_locked_elsewhere_keeps_no_neighbour_from_starting(
     connect: Callable[..., psycopg.Connection], tasks: Tasks, put: Put, drain: Drain, look: Look
 ) -> None:
