@@ -79,7 +79,8 @@ class Listener:
                 self._sleep(PAUSE)
 
     def _attend(self, ears: Connection) -> None:
-        alarm, woken_for = OwnAlarm(), EVERY_MARK
+        alarm = OwnAlarm()
+        woken_for: datetime | None = EVERY_MARK
         while self.time_left():
             self._drain(alarm, woken_for)
             woken_for = self._wait(ears, alarm)
