@@ -3,7 +3,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
-  echo "setup: $PYTHON is older than 3.11; name a newer one: make setup PYTHON=python3.13" >&2
+  echo "setup: $PYTHON is missing or older than 3.11; name another: make setup PYTHON=python3.13" >&2
   exit 1
 }
 [ -x .venv/bin/python ] || "$PYTHON" -m venv --without-pip .venv

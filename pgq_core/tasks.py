@@ -211,4 +211,4 @@ def _refuse(task: Task, limit: timedelta) -> Task:
         )
         raise Discard(message)
 
-    return replace(task, handler=refuse, timeout=DEFAULT_TIMEOUT, wants_context=False)
+    return replace(task, handler=refuse, timeout=timedelta(seconds=1), wants_context=False)

@@ -315,7 +315,7 @@ def test_an_alarm_spends_the_mark_it_was_set_for(
     assert one(conn, "select alarm_at from pgq_core.queues") is None
 
 
-@pytest.mark.parametrize("worker_timeout", [60])
+@pytest.mark.parametrize("worker_timeout", [20, 60])
 def test_a_task_too_long_for_any_invocation_fails_alone(
     conn: psycopg.Connection,
     worker_timeout: int,

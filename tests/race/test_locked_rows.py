@@ -71,19 +71,25 @@ def test_a_write_that_waited_is_refused_when_the_job_was_taken_meanwhile(
     assert rows.read(job)["status"] == "running"
 
 
-@pytest.mark.xfail(
-    reason="bound_wait.sql: lock_timeout is at most 24.8 days", raises=psycopg.Error, strict=True
-)
+@pytest.mark.parametrize("wait", [timedelta(0), timedelta(milliseconds=50)], ids=str)
+def test_a_write_waits_no_longer_than_it_is_told_to(
+    conn: psycopg.Connection, rows: Rows, locked: Locked, wait: timedelta
+) -> None:
+    rows.add(3)
+    batch = claim(conn, "default", 3, MINUTE)
+    with locked(batch[0].id):
+        written = fence.write(conn, "complete", batch, wait=wait)
+    assert written == dict.fromkeys([batch[1].id, batch[2].id], "done")
+    assert rows.read(batch[0])["status"] == "running"
+
+
 def test_a_lease_of_ten_years_can_be_waited_out(conn: psycopg.Connection, rows: Rows) -> None:
     rows.add()
     [job] = claim(conn, "default", 1, timedelta(days=3650))
     with conn.transaction():
-        assert run(conn, "bound_wait", id=job.id, attempts=job.attempts)
+        assert run(conn, "bound_wait", id=job.id, attempts=job.attempts, wait=fence.FOREVER)
 
 
-@pytest.mark.xfail(
-    reason="fence.py: 40001 after a wait is not tried again", raises=psycopg.Error, strict=True
-)
 @pytest.mark.parametrize("options", ISOLATED.values(), ids=ISOLATED)
 def test_a_write_that_waited_is_tried_again_on_a_new_snapshot(
     job: Job, locked: Locked, blocked: Background, connect: Connect, options: str

@@ -452,7 +452,6 @@ def test_a_job_with_no_attempt_left_needs_nobody(conn: psycopg.Connection, rows:
     assert queues.outlook(conn, "default") is None
 
 
-@pytest.mark.xfail(reason="outlook.sql: 0 s, and the worker spins", strict=True)
 def test_an_expired_lease_that_a_lock_hid_is_not_looked_for_at_once(
     conn: psycopg.Connection, rows: Rows, job: Job, locked: Locked
 ) -> None:

@@ -155,7 +155,6 @@ def test_reclaim_is_bounded_and_goes_on_where_it_stopped(
     assert [len(reclaim(conn, limit=3)) for _ in range(4)] == [3, 3, 1, 0]
 
 
-@pytest.mark.xfail(reason="reclaim.sql: the limit holds for each of its two halves", strict=True)
 def test_the_limit_of_reclaim_holds_for_expired_and_spent_jobs_together(
     conn: psycopg.Connection, rows: Rows
 ) -> None:

@@ -1,0 +1,85 @@
+"""Each statement is a file with its reasons, fully qualified, guarded, and run by its name."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.project import CORE, STATEMENTS, TREES, docstrings
+
+every_statement = pytest.mark.parametrize("path", STATEMENTS, ids=lambda path: path.stem)
+
+#: They write running jobs and need no fence, because ...
+UNFENCED = {
+    "claim": "it makes the lease, of rows that it has locked while they were queued",
+    "cancel": "a person stops the job, whoever runs it",
+    "retry": "a person repeats a job that has ended",
+}
+FENCE = re.compile(r"jobs\.status = 'running' AND jobs\.attempts = (?!jobs)\w+\.attempts\b")
+SQL = re.compile(
+    r"\s*(SELECT|INSERT INTO|UPDATE|DELETE FROM|WITH|ALTER|CREATE|SET|BEGIN|LISTEN)\s+\w"
+)
+
+
+def bare(path: Path) -> str:
+    """Return a statement without its comments."""
+    return re.sub(r"--[^\n]*", "", path.read_text()).strip()
+
+
+@every_statement
+def test_a_statements_head_says_what_it_is_for_and_what_it_keeps(path: Path) -> None:
+    head = re.match(r"(--[^\n]*\n)+", path.read_text())
+    wanted = ("purpose:", "invariant", "locks", "index")
+    assert head is not None
+    assert [word for word in wanted if word not in head[0].lower()] == []
+
+
+@every_statement
+def test_a_file_holds_one_statement(path: Path) -> None:
+    assert ";" not in re.sub(r"'[^']*'", "", bare(path)).removesuffix(";")
+
+
+@every_statement
+def test_a_statement_relies_on_no_search_path(path: Path) -> None:
+    text = re.sub(r"FOR (NO KEY )?UPDATE( OF \w+)?|(DISTINCT|epoch) FROM", "", bare(path))
+    steps = re.findall(r"(\w+)(?: \([\w, ]+\))? AS (?:MATERIALIZED )?\(", text)
+    known = {*steps, "LATERAL", "SET"}
+    tables = set(re.findall(r"\b(?:FROM|JOIN|UPDATE|INTO|USING)\s+([\w.]+)(?![\w.(])", text))
+    assert [name for name in tables - known if not name.startswith("pgq_core.")] == []
+    assert not re.search(r"(?<!pgq_core\.)\benqueue\(", text)
+
+
+@every_statement
+def test_every_write_to_a_claimed_job_goes_through_the_fence(path: Path) -> None:
+    writes, fenced = "UPDATE pgq_core.jobs" in bare(path), FENCE.search(bare(path)) is not None
+    exempt = path.stem in UNFENCED
+    assert not (writes and exempt and fenced), "then it needs no exception"
+    assert exempt if writes and not fenced else writes or not exempt
+
+
+def strings(tree: ast.AST) -> set[str]:
+    prose = {expression.value for expression in docstrings(tree)}
+    nodes = {node for node in ast.walk(tree) if isinstance(node, ast.Constant)} - prose
+    return {node.value for node in nodes if isinstance(node.value, str)}
+
+
+def test_no_statement_lies_about_unused() -> None:
+    said = set().union(*map(strings, CORE.values()))
+    assert {path.stem for path in STATEMENTS} - said == set()
+
+
+@pytest.mark.parametrize("path", TREES)
+def test_python_holds_no_sql_and_one_module_runs_it(path: str) -> None:
+    assert [text for text in strings(TREES[path]) if SQL.match(text)] == []
+    calls = (node.func for node in ast.walk(TREES[path]) if isinstance(node, ast.Call))
+    runs = {getattr(call, "attr", "") for call in calls} & {"execute", "executemany", "copy"}
+    assert not runs or path in ("pgq_core/db.py", "pgq_core/migrate.py")
+
+
+def test_the_fenced_verbs_find_and_lock_their_rows_in_the_same_words() -> None:
+    verbs = ("complete", "release", "fail", "extend", "snooze", "discard", "unknown")
+    texts = [
+        bare(path).partition("UPDATE pgq_core")[0] for path in STATEMENTS if path.stem in verbs
+    ]
+    assert (len(texts), len(set(texts))) == (7, 1)
