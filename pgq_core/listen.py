@@ -17,7 +17,9 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 
+from . import queues
 from .db import Connection, run
+from .migrate import check
 from .tasks import Tasks
 from .worker import LEASE, SLACK, work
 
@@ -31,21 +33,26 @@ PAUSE = 5.0  # s before a lost connection is made again
 Connect = Callable[[], Connection]
 
 
+def hearing(conn: Connection) -> tuple[bool, bool]:
+    """Say whether *conn* is direct, with no pooler in between, and whether inserts notify."""
+    [(pid, notifies)] = run(conn, "hearing")
+    return pid == conn.info.backend_pid, notifies
+
+
+def notify(conn: Connection, *, on: bool) -> None:
+    """Let inserts of jobs notify who listens, or stop that; needs the owner of the table."""
+    run(conn, "notify_on" if on else "notify_off")
+
+
 class OwnAlarm:
     """Be an alarm that the process sets itself: it stays, and wakes at the instant."""
 
-    def __init__(self) -> None:
-        self.at: datetime | None = None
+    at: datetime | None = None
 
     def arm(self, queue: str, at: datetime) -> bool:  # noqa: ARG002 - it has one queue only
         """Remember *at*."""
         self.at = at
         return True
-
-    def reached(self) -> datetime | None:
-        """Return the instant that was waited for, and forget it."""
-        at, self.at = self.at, None
-        return at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +61,8 @@ class Listener:
 
     Args:
         connect: makes direct connections, not through a pooler in transaction mode.
-        fallback: how long to wait at most between two drains; None = as long as nothing happens.
-            One shorter than the database's suspend timeout keeps it awake.
+        fallback: how long to wait at most between two drains; timedelta.max = as long as nothing
+            happens. One shorter than the database's suspend timeout keeps it awake.
         time_left: 0 ends it: the job that runs is finished, the rest handed back.
     """
 
@@ -63,7 +70,7 @@ class Listener:
     tasks: Tasks
     queue: str
     batch_size: int
-    fallback: timedelta | None
+    fallback: timedelta = FALLBACK
     time_left: Callable[[], timedelta]
 
     def run(self) -> None:
@@ -72,11 +79,21 @@ class Listener:
             try:
                 with closing(self.connect()) as ears:
                     ears.autocommit = True
-                    run(ears, "listen")
+                    self._prick(ears)
                     self._attend(ears)
             except psycopg.OperationalError as error:
                 logger.warning("connection lost, listening again", extra={"error": str(error)})
                 self._sleep(PAUSE)
+
+    def _prick(self, ears: Connection) -> None:
+        """Listen from here on, and say so if nothing will be heard."""
+        check(ears)
+        direct, notifies = hearing(ears)
+        if not direct:
+            logger.warning("a pooler is in between: in transaction mode nothing is heard")
+        if not notifies:
+            logger.warning("inserts send no notification: run `pgq-core notify on`")
+        run(ears, "listen")
 
     def _attend(self, ears: Connection) -> None:
         alarm = OwnAlarm()
@@ -84,6 +101,8 @@ class Listener:
         while self.time_left():
             self._drain(alarm, woken_for)
             woken_for = self._wait(ears, alarm)
+        if alarm.at is not None:  # nobody will be there
+            queues.defer_alarm(ears, self.queue, alarm.at)
 
     def _drain(self, alarm: OwnAlarm, woken_for: datetime | None) -> None:
         worker = f"listener:{uuid.uuid4()}"
@@ -100,16 +119,28 @@ class Listener:
             )
 
     def _wait(self, ears: Connection, alarm: OwnAlarm) -> datetime | None:
-        """Wait for a notification, the alarm or the fallback; return the instant it was for."""
-        patience = self.fallback or timedelta.max
+        """Wait for a notification, the next instant or the fallback; return the instant if it came.
+
+        It is that of our own alarm, or an earlier one: whoever else noted that one may be gone.
+        """
         [(now,)] = run(ears, "clock")
-        ahead = timedelta.max if alarm.at is None else max(timedelta(0), alarm.at - now)
-        until = time.monotonic() + min(patience, ahead).total_seconds() + SLACK
-        while (left := until - time.monotonic()) > 0 and self.time_left():
-            heard = ears.notifies(timeout=min(left, GLANCE), stop_after=1)
-            if any(notice.payload == self.queue for notice in heard):
+        look = queues.outlook(ears, self.queue)
+        known = [at.astimezone(UTC) for at in (alarm.at, look and look[0]) if at]
+        ahead = min(known) - now.astimezone(UTC) if known else timedelta.max
+        patience = min(self.fallback, ahead)
+        until = time.monotonic() + patience.total_seconds() + SLACK
+        while (left := until - time.monotonic()) > 0:
+            if not self.time_left() or self._hears(ears, left):
                 return None
-        return alarm.reached() if ahead <= patience else None
+        if ahead > patience:
+            return None
+        alarm.at = None
+        return min(known)
+
+    def _hears(self, ears: Connection, seconds: float) -> bool:
+        """Glance at what has come in, all of it: one drain answers many notifications."""
+        heard = list(ears.notifies(timeout=min(seconds, GLANCE), stop_after=1))
+        return any(notice.payload == self.queue for notice in heard)
 
     @contextmanager
     def _leases_kept(self, worker: str) -> Iterator[None]:

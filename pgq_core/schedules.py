@@ -11,18 +11,22 @@ the database's clock, in the schedule's own time zone, by cronsim, which follows
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
+
+import psycopg
 
 from .db import Connection, run
+from .errors import ConfigError
 from .job import NewJob, check_name, check_text
 
 logger = logging.getLogger(__name__)
 
 FIELDS = 5
+ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)  # to see whether a schedule fires at all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +56,7 @@ class NewSchedule:
         """Check every field; the job's are those of NewJob."""
         check_name("name", self.name)
         self.job()
-        next_slot(self.cron, self.timezone, datetime.now(ZoneInfo("UTC")))
+        next_slot(self.cron, self.timezone, ANY_TIME)
 
     def job(self) -> NewJob:
         """Return the job of a slot."""
@@ -84,34 +88,56 @@ class Schedule:
 
 
 def next_slot(cron: str, timezone: str, after: datetime) -> datetime:
-    """Return the first slot of *cron* in *timezone* after *after*.
+    """Return the first slot of *cron* in *timezone* after *after*, in UTC.
 
     Raises:
-        ValueError: the expression or the time zone is not known, or it never fires.
+        ValueError, TypeError: the expression or the time zone is not known, or it never fires.
+        ImportError: the extra `cron` is not installed.
     """
-    from cronsim import CronSim, CronSimError
-
     check_text("cron", cron, 200)
     if len(cron.split()) != FIELDS:
         raise ValueError(
             f"cron: five fields are expected (minute hour day month weekday): {cron!r}"
         )
+    slots = (slot.astimezone(UTC) for slot in _slots(cron, after.astimezone(_zone(timezone))))
+    # In the second of the two hours when the clocks go back, cronsim begins with the first's times.
+    found = next((slot for slot in slots if slot > after.astimezone(UTC)), None)
+    if found is None:
+        raise ValueError(f"cron: {cron!r} never fires")
+    return found
+
+
+def _zone(timezone: str) -> ZoneInfo:
+    check_text("timezone", timezone, 200)
     try:
-        zone = ZoneInfo(timezone)
-        return next(CronSim(cron, after.astimezone(zone)))
-    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as error:
-        raise ValueError(f"timezone: {timezone!r} is no known time zone") from error
+        return ZoneInfo(timezone)
+    except (LookupError, ValueError, OSError):  # no such file, a path, a folder
+        raise ValueError(f"timezone: {timezone!r} is no known time zone") from None
+
+
+def _slots(cron: str, after: datetime) -> Iterator[datetime]:
+    try:
+        from cronsim import CronSim, CronSimError
+    except ImportError:
+        raise ImportError('cron needs cronsim: pip install "pgq-core[cron]"') from None
+    try:
+        return CronSim(cron, after)
     except CronSimError as error:
         raise ValueError(f"cron: {error} in {cron!r}") from None
-    except StopIteration:
-        raise ValueError(f"cron: {cron!r} never fires") from None
 
 
-def put(conn: Connection, schedule: NewSchedule, *, in_code: bool = False) -> None:
-    """Make or change a schedule; kick its queue afterwards, so that a worker arms the alarm."""
+def put(conn: Connection, schedule: NewSchedule, *, in_code: bool = False) -> datetime:
+    """Make or change a schedule; return its next slot.
+
+    Kick its queue afterwards, so that a worker arms the alarm.
+
+    Raises:
+        ConfigError: its name belongs to one that was made by hand, or in code: by the other of the
+            two, so that neither undoes what the other wants.
+    """
     [(now,)] = run(conn, "clock")
     payload, _ = schedule.job().encoded()
-    run(
+    rows = run(
         conn,
         "put_schedule",
         name=schedule.name,
@@ -125,10 +151,19 @@ def put(conn: Connection, schedule: NewSchedule, *, in_code: bool = False) -> No
         in_code=in_code,
         next_at=next_slot(schedule.cron, schedule.timezone, now),
     )
+    if not rows:
+        way = "by hand: remove it, or give name=" if in_code else "in code: change it there"
+        raise ConfigError(f"the schedule {schedule.name!r} was made {way}")
+    slot: datetime = rows[0][0]
+    return slot
 
 
 def sync(conn: Connection, schedules: Iterable[NewSchedule]) -> list[str]:
-    """Make the schedules written in code be *schedules*; return the queues to kick."""
+    """Make the schedules written in code be *schedules*; return the queues to kick.
+
+    Raises:
+        ConfigError: one bears the name of a schedule made by hand; nothing was changed.
+    """
     given = list(schedules)
     with conn.transaction():
         run(conn, "drop_schedules", name=None, kept=[one.name for one in given])
@@ -164,16 +199,18 @@ def remove(conn: Connection, name: str) -> bool:
 
 
 def fire(conn: Connection, queue: str) -> int:
-    """Enqueue the jobs of the slots that are due in *queue*; return how many this call enqueued."""
+    """Enqueue the jobs of the slots that are due in *queue*; return how many this call enqueued.
+
+    Plain SQL can write anything: a schedule that cannot fire is paused, and stops nobody else.
+    """
     fired = 0
     for name, cron, timezone, slot, now in run(conn, "due_schedules", queue=queue):
         try:
-            after = next_slot(cron, timezone, max(slot, now))
-        except ValueError as error:  # plain SQL can write anything; it must not stop the queue
+            after = next_slot(cron, timezone, now)
+            fired += len(run(conn, "fire_schedule", name=name, slot=slot, next=after))
+        except (ValueError, psycopg.IntegrityError, psycopg.DataError) as error:
             logger.warning("schedule paused", extra={"schedule": name, "error": str(error)})
             pause(conn, name)
-            continue
-        fired += len(run(conn, "fire_schedule", name=name, slot=slot, next=after))
     return fired
 
 

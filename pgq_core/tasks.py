@@ -164,6 +164,7 @@ class Tasks:
     def within(self, limit: timedelta) -> "Tasks":
         """Return a registry whose tasks fit into *limit*: a longer one fails its jobs for good."""
         fitting = Tasks()
+        fitting.schedules = self.schedules
         for task in self:
             fitting._add(task if task.timeout <= limit else _refuse(task, limit))
         return fitting

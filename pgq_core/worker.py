@@ -32,6 +32,7 @@ from .tasks import Task, Tasks
 logger = logging.getLogger(__name__)
 
 GRACE = timedelta(seconds=5)  # a statement in flight outlives its client by a moment
+START = timedelta(seconds=2)  # from the start of an invocation to its first job, at a usual pace
 RESERVE = timedelta(seconds=5)  # to settle, hand back and hand over before the platform kills us
 LONGEST = timedelta(minutes=15)  # a Lambda lives; who has more time left has no such end
 LEASE = timedelta(minutes=5)  # then

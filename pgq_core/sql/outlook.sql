@@ -1,11 +1,6 @@
 -- Purpose: say when a worker is needed next on a queue, and how far off that is; no row = never, as things stand.
-<<<<<<< HEAD
---   The earliest of the next run_at in the future and the end of a live lease; 30 s if a lock hid a due job or an
---   expired lease.
-=======
---   The earliest of the next run_at in the future, the end of a live lease and the next cron slot; 30 s if a job is
---   due that a lock hid.
->>>>>>> f4a5f7f (wip: cron, serving, listen)
+--   The earliest of the next run_at in the future, the end of a live lease and the next cron slot; 30 s if a lock hid a
+--   due job or an expired lease, 1 s if a slot has fallen due meanwhile, or a lock hid it.
 -- Invariant: read holding no lease, after an empty claim. A paused queue has nothing due.
 -- Locks: none. Index: jobs_ready_idx, jobs_lease_idx, schedules_next_idx.
 WITH next AS (
@@ -26,7 +21,7 @@ WITH next AS (
      ORDER BY jobs.locked_until
      LIMIT 1)
     UNION ALL
-    SELECT greatest(min(schedules.next_at), now())
+    SELECT greatest(min(schedules.next_at), now() + interval '1 second')
     FROM pgq_core.schedules
     WHERE schedules.queue = %(queue)s AND NOT schedules.paused
     HAVING min(schedules.next_at) IS NOT NULL

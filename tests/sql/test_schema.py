@@ -162,5 +162,5 @@ def test_everything_of_ours_lies_in_one_schema(conn: psycopg.Connection) -> None
         AND relkind IN ('r', 'v', 'S') ORDER BY 2"""
     assert conn.execute(query).fetchall() == [
         ("pgq_core", name)
-        for name in ("jobs", "jobs_archive", "jobs_id_seq", "migrations", "queues")
+        for name in ("jobs", "jobs_archive", "jobs_id_seq", "migrations", "queues", "schedules")
     ]
