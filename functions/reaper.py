@@ -1,19 +1,20 @@
-"""The reaper: puts expired leases back, removes old jobs and reports the figures, on a schedule."""
+"""The reaper: puts expired leases back, removes old jobs, arms lost alarms anew, reports figures."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 
 from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from pgq_core import queues, reaper
+from pgq_core import alarm, queues, reaper, schedules
 from pgq_core.db import Connection
 from pgq_core.queues import QueueStats
 
 from . import _runtime as runtime
 
 _BATCH = 1000
+_CALL = timedelta(seconds=10)  # an alarm takes 2 s at most, and the first one the import of boto3
 _COUNTS = ("ready", "delayed", "running", "expired", "failed")
 
 
@@ -33,6 +34,9 @@ def handler(event: object, context: LambdaContext) -> dict[str, int]:  # noqa: A
             ),
         }
         stats = queues.stats(conn)
+        if settings.wakeups:
+            names = {one.queue for one in [*stats, *schedules.find(conn)]}
+            _arm(conn, names, runtime.time_left(context))
     runtime.logger.info("swept", extra=swept)
     for one in stats:
         runtime.logger.info("queue", extra=asdict(one))
@@ -47,6 +51,15 @@ def _reclaim(conn: Connection) -> int:
         count = len(reaper.reclaim(conn, limit=_BATCH))
         total += count
     return total
+
+
+def _arm(conn: Connection, names: Iterable[str], time_left: Callable[[], timedelta]) -> None:
+    """Have each queue's worker woken when it is needed next, unless that is noted already."""
+    for queue in names:
+        if time_left() < _CALL:
+            return
+        if look := alarm.note(conn, queue):
+            alarm.arm(conn, runtime.alarm(), queue, look[0])
 
 
 def _totals(stats: Sequence[QueueStats]) -> dict[str, float]:
