@@ -1,7 +1,6 @@
 """What every test may ask for: a real Postgres, and databases made in an instant."""
 
 import itertools
-import json
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
@@ -38,8 +37,18 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, Any, Any]:
     """Let a report with a lone surrogate in it reach xdist's controller, which takes UTF-8 only."""
-    data = yield
-    return json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
+    return printable((yield))
+
+
+def printable(data: Any) -> Any:
+    match data:
+        case str():
+            return data.encode("utf-8", "replace").decode()
+        case dict():
+            return {key: printable(value) for key, value in data.items()}
+        case list() | tuple():
+            return type(data)(map(printable, data))
+    return data
 
 
 @pytest.fixture(scope="session")

@@ -75,7 +75,7 @@ def read_users(path: Path) -> tuple[list[User], list[str]]:
     A bad line is left out and told in a sentence.
 
     Raises:
-        ValueError, OSError: this is no such file.
+        ValueError, OSError, csv.Error: this is no such file.
     """
     users: dict[str, User] = {}
     problems = []

@@ -4,6 +4,7 @@ Exits with 0 only if everyone who signed up has mail under exactly one Message-I
 any, and nothing is left to do. USERS=path names another CSV file than the one beside this.
 """
 
+import csv
 import os
 import sys
 import time
@@ -57,7 +58,7 @@ def main() -> int:
     path = Path(os.environ.get("USERS") or USERS)
     try:
         users, skipped = read_users(path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         warn([f"{path} cannot be read: {error}"])
         return 2
     warn([f"{path}: {sentence}" for sentence in skipped])
@@ -66,6 +67,9 @@ def main() -> int:
         return 2
     try:
         return run(users)
+    except RuntimeError as error:  # a server, sam or a function could not do its part
+        warn([str(error)])
+        return 1
     except KeyboardInterrupt:
         warn(["interrupted: every process is ended, every folder removed"])
         return 130
@@ -78,7 +82,7 @@ def run(users: Sequence[User]) -> int:
     mailbox = Mailbox(busy=faults.busy, unknown=faults.unknown, accepted=faults.accepted)
     with postgres() as server, ministack(SETTINGS) as cloud, smtp(mailbox):
         show.say("Postgres, the emulator of AWS and a mail server are up")
-        stack = deploy(cloud, server.dsn(), mailbox.port)
+        stack = deploy(cloud, mail_port=mailbox.port, DatabaseUrl=server.dsn())
         show.say("the stack is built and deployed, its database migrated")
         os.environ.update(cloud.environment())  # where the application's own AWS client finds it
         faults.mail_port = mailbox.port

@@ -11,6 +11,7 @@ from pgq_core import Kick
 
 from .app import Declined, User
 
+ENOUGH = 15  # mails: with fewer there is no batch to be in the middle of
 ESTABLISHED = "01"  # a TCP connection's state in /proc/net/tcp
 
 
@@ -18,7 +19,8 @@ ESTABLISHED = "01"  # a TCP connection's state in /proc/net/tcp
 class Faults:
     """Decide beforehand whom what happens to, so that it can be checked; count what did happen.
 
-    `kill_at` is the number of the mail whose sender is killed, `mail_port` the mail server's.
+    `kill_at` is the number of the mail whose sender is killed (0 = none), `mail_port` the mail
+    server's.
     """
 
     declined: frozenset[str]
@@ -64,7 +66,7 @@ def plan(users: Sequence[User], tell: Callable[[str], None]) -> Faults:
         declined=declined,
         busy=every_twentieth(1),
         unknown=unknown,
-        kill_at=min(5, (mails + 1) // 2),
+        kill_at=5 if mails >= ENOUGH else 0,
         tell=tell,
     )
 

@@ -12,7 +12,7 @@ from local.sam import build_and_deploy
 FOLDER = Path(__file__).parent
 #: Waits in the demo are to be short: these are settings of the stack, the product is the same.
 SHORT = {"WorkerTimeout": "15", "ConnectTimeout": "5", "SweepSchedule": "rate(1 minute)"}
-#: Lambda's own retries of a crashed invocation come when they come at AWS, not after a second.
+#: The emulator's own: Lambda's retries of a crashed invocation come when they come at AWS.
 SETTINGS = {
     "LAMBDA_ASYNC_RETRY_BASE_SECONDS": "60",
     "LAMBDA_ASYNC_RETRY_MAX_SECONDS": "120",
@@ -47,12 +47,14 @@ class Stack:
         ]
 
 
-def deploy(cloud: Cloud, dsn: str, mail_port: int, **parameters: str) -> Stack:
-    """Deploy the stack with the handlers of this folder, and migrate its database."""
+def deploy(cloud: Cloud, *, mail_port: int, **parameters: str) -> Stack:
+    """Deploy the stack with the handlers of this folder, and migrate its database.
+
+    *parameters* are the template's; one of them must name the database.
+    """
     given = {
         "TasksModule": "signups.tasks:tasks",
         "AppSettings": f"smtp://127.0.0.1:{mail_port}",
-        "DatabaseUrl": dsn,
         **SHORT,
         **parameters,
     }

@@ -16,7 +16,7 @@ NEVER = 500  # the SMTP replies from here on are refusals for good (RFC 5321, 4.
 
 
 def soon(attempt: int) -> timedelta:
-    """Wait 2 s after the first failure, 4 s after the second: mail servers are not busy for long."""
+    """Wait 2 s after the first failure, 4 s after the second: it is never busy for long."""
     return timedelta(seconds=2 * attempt)
 
 

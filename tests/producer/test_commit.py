@@ -131,7 +131,6 @@ def test_an_exception_passes_and_kicks_nobody(
     assert (kicks.sent, committed()) == (["default"], 1)
 
 
-@pytest.mark.xfail(reason="Producer.transaction does not look at the transaction's state")
 def test_a_failed_statement_that_the_block_swallowed_commits_nothing_and_kicks_nobody(
     app: psycopg.Connection, producer: Producer, kicks: Kicks, committed: Count
 ) -> None:

@@ -93,7 +93,6 @@ def test_after_a_time_out_the_other_queues_count_as_failed(
     assert committed() == 3
 
 
-@pytest.mark.xfail(reason="only a kick that failed counts as slow")
 def test_many_queues_cost_a_commit_two_seconds_in_all(
     conn: psycopg.Connection, kicks: Kicks
 ) -> None:

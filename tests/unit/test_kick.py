@@ -313,7 +313,7 @@ def test_a_local_kick_starts_a_worker_for_the_queue_and_leaves_no_zombie(python:
     pid, _, *arguments = python.read_text().splitlines()
     assert arguments == [
         *["-m", "pgq_core", "worker", "--once"],
-        *["--queue=mail", "--tasks=app.tasks:tasks"],
+        *["--wait=90s", "--queue=mail", "--tasks=app.tasks:tasks"],
     ]
     wait_for(lambda: not Path("/proc", pid).exists())
 

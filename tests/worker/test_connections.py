@@ -189,7 +189,6 @@ def test_an_error_of_the_database_closes_the_connection_as_well(
     assert drain.worker.open == 0
 
 
-@pytest.mark.xfail(reason="Link._open forgets a connection whose mode it could not set")
 def test_a_connection_handed_over_inside_a_transaction_is_refused_and_closed(
     dsn: str, tasks: Tasks
 ) -> None:

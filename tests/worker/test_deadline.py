@@ -27,15 +27,23 @@ def running(value: Value) -> int:
     return int(value("SELECT count(*) FROM pgq_core.jobs WHERE status = 'running'"))
 
 
+@pytest.mark.parametrize(
+    ("seconds", "lease"),
+    [
+        pytest.param(60, 65, id="an invocation"),
+        pytest.param(900, 905, id="the longest invocation"),
+        pytest.param(3600, 300, id="no invocation"),
+    ],
+)
 def test_a_lease_is_what_is_left_of_the_invocation_and_a_grace(
-    tasks: Tasks, put: Put, drain: Drain, value: Value, left: TimeLeft
+    seconds: float, lease: float, tasks: Tasks, put: Put, drain: Drain, value: Value
 ) -> None:
     leases = []
-    lease = "SELECT extract(epoch FROM locked_until - now())::float FROM pgq_core.jobs"
-    tasks.handler("a")(lambda _job: leases.append(value(lease)))
+    ends = "SELECT extract(epoch FROM locked_until - now())::float FROM pgq_core.jobs"
+    tasks.handler("a")(lambda _job: leases.append(value(ends)))
     put("a")
-    drain(time_left=left)
-    assert leases == [pytest.approx(65, abs=1)]
+    drain(time_left=TimeLeft(seconds))
+    assert leases == [pytest.approx(lease, abs=2)]
 
 
 def test_what_was_not_started_is_handed_back_at_once_and_costs_no_attempt(

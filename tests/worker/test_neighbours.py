@@ -178,7 +178,6 @@ def test_a_row_locked_elsewhere_holds_up_no_neighbour(
     assert drain() == DrainReport(claimed=3, done=3)
 
 
-@pytest.mark.xfail(reason="flush waits for the locked row, and the next completion for flush")
 def test_a_row_locked_elsewhere_keeps_no_neighbour_from_starting(
     conn: psycopg.Connection,
     connect: Callable[..., psycopg.Connection],

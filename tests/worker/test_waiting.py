@@ -287,7 +287,21 @@ def test_what_cannot_be_waited_for_is_left_to_an_alarm(
     assert (naps.slept, drain.alarms.armed) == ([], [look(job).run_at])
 
 
-@pytest.mark.xfail(reason="outlook calls an expired lease that reclaim could not lock due now")
+def test_a_worker_that_is_told_to_stop_while_it_waits_stops_waiting(
+    put: Put, drain: Drain, look: Look, naps: Naps
+) -> None:
+    left = TimeLeft(60)
+
+    def stop() -> None:
+        left.seconds = 0
+
+    naps.look_around = stop
+    job = put(delay=30 * SECOND)
+    assert drain(wait=MINUTE, time_left=left) == DrainReport()
+    assert sum(naps.slept) < 1
+    assert drain.alarms.armed == [look(job).run_at]
+
+
 def test_an_expired_lease_that_a_lock_hides_is_not_waited_for_in_a_spin(
     conn: psycopg.Connection,
     connect: Callable[..., psycopg.Connection],
