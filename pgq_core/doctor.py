@@ -140,7 +140,7 @@ def _listening(direct: bool, notifies: bool, *, listens: bool) -> Iterator[Findi
     fine = "none in between" if direct else "one in between: right for the functions"
     yield _finding("pooler", listens and not direct and "one in between", remedy, fine=fine)
     if listens or not notifies:
-        deaf = listens and "inserts send no notification"
+        deaf = not notifies and listens and "inserts send no notification"
         yield _finding("notify", deaf, "pgq-core notify on", fine="on" if listens else "off")
     else:
         remedy = "pgq-core notify off (it makes commits wait for one another), or say --listens"
