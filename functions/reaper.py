@@ -1,4 +1,4 @@
-"""The reaper: puts expired leases back, removes old jobs, arms lost alarms anew, reports figures."""
+"""The reaper: expired leases back, old jobs away, lost alarms armed anew, figures reported."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -35,7 +35,7 @@ def handler(event: object, context: LambdaContext) -> dict[str, int]:  # noqa: A
         }
         stats = queues.stats(conn)
         if settings.wakeups:
-            names = {one.queue for one in [*stats, *schedules.find(conn)]}
+            names = {one.queue for one in stats} | {one.queue for one in schedules.find(conn)}
             _arm(conn, names, runtime.time_left(context))
     runtime.logger.info("swept", extra=swept)
     for one in stats:
