@@ -120,17 +120,18 @@ def _server(facts: Facts, clock: datetime) -> Iterator[Finding]:
 def _wake_ups(stranded: Sequence[Row]) -> Iterator[Finding]:
     for queue, waited, kicked, alarm_in in stranded:
         due = f"{queue}: due for {_brief(waited)},"
+        kick = f"pgq-core queues resume {queue} --kick FUNCTION"
         if kicked:
             continue
         if alarm_in is None:
-            remedy = "kick it; look for `kick not sent` where it is enqueued"
+            remedy = f"{kick}; look for `kick not sent` where it is enqueued"
             yield _finding("wake-ups", f"{due} and nobody was woken", remedy)
         elif alarm_in < timedelta(0):
-            remedy = "kick it; look at the worker's log, and at the schedules' group and role"
+            remedy = f"{kick}; look at the worker's log, and at the schedules' group and role"
             yield _finding("wake-ups", f"{due} and its alarm was lost", remedy)
         else:
             seen = f"{due} and nobody comes for {_brief(alarm_in)}"
-            yield _finding("wake-ups", seen, "kick it", level="warn")
+            yield _finding("wake-ups", seen, kick, level="warn")
     if all(kicked for _, _, kicked, _ in stranded):
         yield _finding("wake-ups", None, fine="nothing due is left behind")
 

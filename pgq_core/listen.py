@@ -19,7 +19,6 @@ import psycopg
 
 from . import queues
 from .db import Connection, run
-from .migrate import check
 from .tasks import Tasks
 from .worker import LEASE, SLACK, work
 
@@ -87,7 +86,6 @@ class Listener:
 
     def _prick(self, ears: Connection) -> None:
         """Listen from here on, and say so if nothing will be heard."""
-        check(ears)
         direct, notifies = hearing(ears)
         if not direct:
             logger.warning("a pooler is in between: in transaction mode nothing is heard")
