@@ -6,7 +6,7 @@ SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-CODE := $(wildcard pgq_core functions infra local examples tests bench)
+CODE := $(wildcard pgq_core functions local examples tests bench)
 # Test processes: one Postgres each.
 JOBS ?= 2
 

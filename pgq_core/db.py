@@ -5,11 +5,13 @@ another server connection, and a generic plan of the completion costs more than 
 throughput.
 """
 
-from collections.abc import Iterator
+import random
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors as pg
@@ -21,8 +23,10 @@ from .errors import OpenTransaction, SchemaMismatch
 Connection = psycopg.Connection[Any]
 Row = tuple[Any, ...]
 Place = tuple[str, int, str] | None
+T = TypeVar("T")
 
-TRIES = 5  # of a statement that PostgreSQL asks to repeat
+TRIES = 20  # of what PostgreSQL asks to repeat
+PAUSE = 0.02  # s, at most, before the next one
 _STATUS = {
     TransactionStatus.ACTIVE: "busy with another statement",
     TransactionStatus.INTRANS: "inside a transaction",
@@ -52,21 +56,31 @@ def run(conn: Connection, name: str, /, **params: object) -> list[Row]:
     if not isinstance(given, psycopg.Connection):
         message = f"conn: a psycopg.Connection is expected, not {type(conn).__name__}"
         raise TypeError(message)
+    return again(conn, lambda: _execute(conn, name, params))
+
+
+def again(conn: Connection, act: Callable[[], T]) -> T:
+    """Return what *act* does; do it again when PostgreSQL asks for that and nothing else is lost.
+
+    Under contention those that fail together must not try again together: hence the random pause.
+    """
     tries = TRIES if conn.autocommit and is_idle(conn) else 1
     while True:
         tries -= 1
         try:
-            return _execute(conn, name, params)
+            return act()
         except (pg.SerializationFailure, pg.DeadlockDetected):
             if not tries:
                 raise
+        time.sleep(random.uniform(0, PAUSE))  # noqa: S311 - no secret
 
 
 def _execute(conn: Connection, name: str, params: dict[str, object]) -> list[Row]:
     # Not conn.cursor(): the caller's row factory and cursor class are the caller's.
     with psycopg.Cursor(conn, row_factory=tuple_row) as cursor:
         try:
-            cursor.execute(statement(name), params, prepare=False)
+            # Binary answers, since the text of an instant depends on the session's DateStyle.
+            cursor.execute(statement(name), params, prepare=False, binary=True)
         except (
             pg.UndefinedTable,
             pg.UndefinedColumn,

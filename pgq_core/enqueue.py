@@ -4,6 +4,7 @@ Never commits and never kicks; `Producer` does the rest, or `producer.kick` afte
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -58,7 +59,7 @@ def enqueue(  # noqa: PLR0913 - one keyword for each thing a job may have
         unique_key=unique_key,
         headers=headers,
     )
-    return _put(conn, job, max_payload_bytes)
+    return _put(conn, _row(job, max_payload_bytes))
 
 
 def enqueue_many(
@@ -71,14 +72,11 @@ def enqueue_many(
     Raises:
         ValueError, TypeError: a job is refused; nothing was sent to the database.
     """
-    given = [_checked(job) for job in jobs]
-    rows = [_row(job, max_payload_bytes) for job in given]
-    if conn.autocommit and is_idle(conn):
-        with conn.transaction():
-            ids = _put_rows(conn, rows)
-    else:
+    rows = [_row(_checked(job), max_payload_bytes) for job in jobs]
+    alone = rows and conn.autocommit and is_idle(conn)
+    with conn.transaction() if alone else nullcontext():
         ids = _put_rows(conn, rows)
-    return [ids.get(place) or _put(conn, job, max_payload_bytes) for place, job in enumerate(given)]
+        return [ids.get(place) or _put(conn, row) for place, row in enumerate(rows)]
 
 
 def _checked(job: object) -> NewJob:
@@ -88,8 +86,8 @@ def _checked(job: object) -> NewJob:
     return job
 
 
-def _put(conn: Connection, job: NewJob, max_payload_bytes: int) -> Enqueued:
-    [(job_id, inserted)] = run(conn, "enqueue", **_row(job, max_payload_bytes))
+def _put(conn: Connection, row: dict[str, Any]) -> Enqueued:
+    [(job_id, inserted)] = run(conn, "enqueue", **row)
     return Enqueued(id=job_id, inserted=inserted)
 
 

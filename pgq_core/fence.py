@@ -14,7 +14,7 @@ from typing import Any
 
 from psycopg import errors as pg
 
-from .db import TRIES, Connection, is_idle, run
+from .db import Connection, again, run
 from .errors import LeaseLost
 from .job import Job, check_delay
 from .outcome import describe
@@ -121,26 +121,20 @@ def _wait_and_write(
     conn: Connection, verb: str, job: Job, wait: timedelta, params: dict[str, object]
 ) -> dict[int, str]:
     """Write once the row's lock is gone, in a transaction of its own or the caller's."""
-    tries = TRIES if is_idle(conn) else 1
-    while True:
-        tries -= 1
-        try:
-            with conn.transaction():
-                return _bounded_write(conn, verb, job, wait, params)
-        except pg.LockNotAvailable:
-            return {}
-        except (pg.SerializationFailure, pg.DeadlockDetected):
-            if not tries:
-                raise
+    try:
+        return again(conn, lambda: _bounded_write(conn, verb, job, wait, params))
+    except pg.LockNotAvailable:
+        return {}
 
 
 def _bounded_write(
     conn: Connection, verb: str, job: Job, wait: timedelta, params: dict[str, object]
 ) -> dict[int, str]:
-    if not run(conn, "bound_wait", id=job.id, attempts=job.attempts, wait=wait):
-        return {}
-    run(conn, "hold", id=job.id, attempts=job.attempts)
-    return _rows(conn, verb, [job], **params)
+    with conn.transaction():
+        if not run(conn, "bound_wait", id=job.id, attempts=job.attempts, wait=wait):
+            return {}
+        run(conn, "hold", id=job.id, attempts=job.attempts)
+        return _rows(conn, verb, [job], **params)
 
 
 def _rows(conn: Connection, name: str, jobs: Sequence[Job], **params: object) -> dict[int, str]:

@@ -3,7 +3,7 @@
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -46,6 +46,8 @@ def _call(task: Task, job: Job, ctx: Context) -> object:
 
 
 def _answer(value: object) -> object:
+    if isinstance(value, Coroutine | Generator | AsyncGenerator):
+        return TypeError(f"the handler returned a {type(value).__name__} that nobody runs")
     return value if isinstance(value, Retry | Snooze | Discard) else None
 
 

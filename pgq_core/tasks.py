@@ -192,9 +192,12 @@ class Tasks:
 
 
 def _checked(function: Handler) -> Handler:
-    if inspect.iscoroutinefunction(function):
-        message = f"handler: {function.__name__} is async; wrap its body in asyncio.run()"
-        raise TypeError(message)
+    for called in (function, type(function).__call__):
+        if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+            name = getattr(function, "__name__", type(function).__name__)
+            raise TypeError(f"handler: {name} is async; wrap its body in asyncio.run()")
+        if inspect.isgeneratorfunction(called):
+            raise TypeError("handler: it yields, so calling it runs nothing; use a plain function")
     return function
 
 

@@ -81,7 +81,9 @@ def wrong_end(row: Row, seen: Evidence) -> str:
 
 
 def wrong_mail(row: Row, mails: Counter[str]) -> str:
-    """Say what is wrong with a user's mail: one Message-ID, and no more mails than tries."""
+    """Say what is wrong with the mail of a job at its end: one Message-ID, no more than tries."""
+    if row.status not in ("done", "failed"):
+        return ""
     wanted = {message_id(row.job_id or 0)} if row.status == "done" else set()
     if set(mails) != wanted:
         return f"{row.email} has mail as {sorted(mails)}, not as {sorted(wanted)}"
@@ -111,13 +113,19 @@ def figures(seen: Evidence) -> list[tuple[str, str, str]]:
         ("kicks failed", f"{kicks['failed']}", "application"),
         (f"invocations ({faults.killed} killed)", f"{ended(seen.worker_log)}", "worker's log"),
         ("mails", f"{mails}", "mail server"),
-        ("delivered twice, in doubt at the kill", f"{mails - names}", "mail server"),
+        ("delivered twice, for a crash", f"{mails - names}", "mail server"),
     ]
 
 
 def ended(log: Sequence[str]) -> int:
     """Count the invocations that have ended, however they did."""
     return sum(line.startswith("REPORT ") for line in log)
+
+
+def errors(log: Sequence[str]) -> list[str]:
+    """Return what the functions have logged as errors, each sentence once."""
+    lines = [json.loads(line) for line in log if line.startswith('{"level":"ERROR"')]
+    return list(dict.fromkeys(str(line["message"]) for line in lines))
 
 
 def metric(name: str, log: Sequence[str]) -> int:

@@ -28,6 +28,7 @@ CREATE TABLE pgq_core.jobs (
     max_attempts  integer     NOT NULL DEFAULT 5,
     crashed       integer     NOT NULL DEFAULT 0,  -- expired leases in a row; such a job runs alone
     settled       integer     NOT NULL DEFAULT 0,  -- the claim last settled by its own worker
+    settled_as    text,                            -- and by which write: a repeated one is known by both
     locked_until  timestamptz,                     -- the lease
     locked_by     text,                            -- the invocation that holds it
     unique_key    text,

@@ -18,15 +18,14 @@ WITH old AS MATERIALIZED (
     LIMIT %(limit)s::bigint
 ), gone AS (
     DELETE FROM pgq_core.jobs
-    USING old
-    WHERE jobs.id = old.id
+    WHERE jobs.id = ANY (ARRAY(SELECT old.id FROM old))  -- by the key, whatever the statistics say
     RETURNING jobs.*
 ), kept AS (
     INSERT INTO pgq_core.jobs_archive
         (id, queue, task, payload, headers, status, priority, run_at, attempts, released, max_attempts, crashed,
-         settled, locked_until, locked_by, unique_key, unknown_since, last_error, created_at, finished_at)
+         settled, settled_as, locked_until, locked_by, unique_key, unknown_since, last_error, created_at, finished_at)
     SELECT id, queue, task, payload, headers, status, priority, run_at, attempts, released, max_attempts, crashed,
-           settled, locked_until, locked_by, unique_key, unknown_since, last_error, created_at, finished_at
+           settled, settled_as, locked_until, locked_by, unique_key, unknown_since, last_error, created_at, finished_at
     FROM gone
     RETURNING id
 )

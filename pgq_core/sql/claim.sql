@@ -3,7 +3,7 @@
 --   a sub-select may be planned to run again). Rows locked = rows claimed: one probe per priority, no sort above
 --   the locking node. A paused queue has nothing due.
 -- Locks: FOR NO KEY UPDATE, so that a foreign key of the application to jobs (a key-share lock) hides nothing;
---   SKIP LOCKED, so that nobody waits. Index: jobs_ready_idx.
+--   SKIP LOCKED, so that nobody waits. Index: jobs_ready_idx, jobs_pkey.
 WITH next AS MATERIALIZED (
     SELECT ready.id
     FROM generate_series(0, 9) AS level (priority)
@@ -27,8 +27,7 @@ WITH next AS MATERIALIZED (
         attempts = jobs.attempts + 1,
         locked_until = clock_timestamp() + %(lease)s::interval,
         locked_by = %(worker)s
-    FROM next
-    WHERE jobs.id = next.id
+    WHERE jobs.id = ANY (ARRAY(SELECT next.id FROM next))  -- by the key, whatever the statistics say
     RETURNING jobs.*
 )
 SELECT id, queue, task, payload::text, status, attempts, max_attempts, released, priority, run_at, created_at,

@@ -18,8 +18,7 @@ WITH old AS MATERIALIZED (
     LIMIT %(limit)s::bigint
 ), gone AS (
     DELETE FROM pgq_core.jobs
-    USING old
-    WHERE jobs.id = old.id
+    WHERE jobs.id = ANY (ARRAY(SELECT old.id FROM old))  -- by the key, whatever the statistics say
     RETURNING jobs.id
 )
 SELECT count(*) FROM gone

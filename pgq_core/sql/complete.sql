@@ -11,6 +11,7 @@ WITH held AS MATERIALIZED (
 UPDATE pgq_core.jobs
 SET status = 'done',
     settled = jobs.attempts,
+    settled_as = 'complete',
     crashed = 0,
     unknown_since = NULL,
     finished_at = clock_timestamp(),

@@ -16,6 +16,7 @@ EXISTS (
         FROM pgq_core.jobs
         WHERE jobs.queue = %(queue)s AND jobs.status = 'queued' AND jobs.priority = level.priority
           AND jobs.run_at <= now() AND jobs.attempts - jobs.released < jobs.max_attempts
+        ORDER BY jobs.run_at
         LIMIT 1
     ) AS ready
     WHERE NOT EXISTS (SELECT FROM pgq_core.queues WHERE queues.name = %(queue)s AND queues.paused)

@@ -11,6 +11,7 @@ WITH held AS MATERIALIZED (
 UPDATE pgq_core.jobs
 SET status = 'failed',
     settled = jobs.attempts,
+    settled_as = 'discard',
     crashed = 0,
     unknown_since = NULL,
     last_error = %(error)s,

@@ -12,6 +12,7 @@ WITH held AS MATERIALIZED (
 UPDATE pgq_core.jobs
 SET status = CASE WHEN jobs.attempts - jobs.released >= jobs.max_attempts THEN 'failed' ELSE 'queued' END,
     settled = jobs.attempts,
+    settled_as = 'fail',
     crashed = 0,
     unknown_since = NULL,
     run_at = clock_timestamp() + coalesce(

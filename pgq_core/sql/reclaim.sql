@@ -11,7 +11,7 @@ WITH expired AS MATERIALIZED (
     LIMIT %(limit)s::bigint
     FOR NO KEY UPDATE SKIP LOCKED
 ), spent AS MATERIALIZED (
-    SELECT jobs.id, jobs.attempts
+    SELECT jobs.id
     FROM pgq_core.jobs
     WHERE jobs.status = 'queued' AND jobs.attempts - jobs.released >= jobs.max_attempts
       AND (%(queue)s::text IS NULL OR jobs.queue = %(queue)s)
@@ -29,7 +29,8 @@ WITH expired AS MATERIALIZED (
         locked_until = NULL,
         locked_by = NULL
     FROM expired
-    WHERE jobs.id = expired.id AND jobs.status = 'running' AND jobs.attempts = expired.attempts
+    WHERE jobs.id = ANY (ARRAY(SELECT expired.id FROM expired))  -- by the key, whatever the statistics say
+      AND jobs.id = expired.id AND jobs.status = 'running' AND jobs.attempts = expired.attempts
     RETURNING jobs.id, jobs.status, jobs.attempts
 ), ended AS (
     UPDATE pgq_core.jobs
@@ -37,8 +38,7 @@ WITH expired AS MATERIALIZED (
         last_error = format('no attempt left: %%s of %%s were used when it was queued',
                             jobs.attempts - jobs.released, jobs.max_attempts),
         finished_at = clock_timestamp()
-    FROM spent
-    WHERE jobs.id = spent.id AND jobs.status = 'queued'
+    WHERE jobs.id = ANY (ARRAY(SELECT spent.id FROM spent)) AND jobs.status = 'queued'
     RETURNING jobs.id, jobs.status, jobs.attempts
 )
 SELECT id, status, attempts FROM back

@@ -12,6 +12,7 @@ WITH held AS MATERIALIZED (
 UPDATE pgq_core.jobs
 SET status = 'queued',
     settled = jobs.attempts,
+    settled_as = 'release',
     released = jobs.released + 1,
     locked_until = NULL,
     locked_by = NULL

@@ -1,8 +1,7 @@
 -- Purpose: say which jobs this claim has settled already, when a write is repeated because its reply was lost.
--- Invariant: success is told only to the claim that settled last, and a completion is never taken for another end:
---   a job done under a claim stays done under it. Locks: none. Index: jobs_pkey.
+-- Invariant: success is told only to the claim that settled last, and only for the very same write.
+-- Locks: none. Index: jobs_pkey.
 SELECT jobs.id, jobs.status
 FROM unnest(%(ids)s::bigint[], %(attempts)s::integer[]) AS mine (id, attempts)
 JOIN pgq_core.jobs ON jobs.id = mine.id
-WHERE jobs.settled = mine.attempts
-  AND (jobs.status = 'done' AND jobs.attempts = mine.attempts) = (%(verb)s = 'complete')
+WHERE jobs.settled = mine.attempts AND jobs.settled_as = %(verb)s

@@ -11,6 +11,7 @@ WITH held AS MATERIALIZED (
 UPDATE pgq_core.jobs
 SET status = 'queued',
     settled = jobs.attempts,
+    settled_as = 'snooze',
     released = jobs.released + 1,
     crashed = 0,
     unknown_since = NULL,

@@ -12,6 +12,7 @@ WITH held AS MATERIALIZED (
 UPDATE pgq_core.jobs
 SET status = CASE WHEN jobs.unknown_since < now() - interval '24 hours' THEN 'failed' ELSE 'queued' END,
     settled = jobs.attempts,
+    settled_as = 'unknown',
     released = jobs.released + 1,
     unknown_since = coalesce(jobs.unknown_since, now()),
     run_at = clock_timestamp()

@@ -19,6 +19,7 @@ WITH RECURSIVE named AS (
             FROM pgq_core.jobs
             WHERE jobs.queue = named.queue AND jobs.status = 'queued' AND jobs.priority = level.priority
               AND jobs.run_at <= now()
+            ORDER BY jobs.run_at
             LIMIT 1
         ) AS ready)
     UNION

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from examples.signups.app import User, read_users
-from examples.signups.check import Evidence, Row, ended, metric, problems
+from examples.signups.check import Evidence, Row, ended, errors, metric, problems
 from examples.signups.faults import plan
 from examples.signups.tasks import message_id
 from local.smtp import Mail
@@ -105,8 +105,11 @@ def test_metrics_and_invocations_are_read_from_the_functions_logs() -> None:
         '{"_aws":{"Timestamp":1},"reclaimed":[2.0],"done":[1.0]}',
         "REPORT RequestId: 1",
         '{"_aws":{"Timestamp":1},"reclaimed":[1.0, 1.0]}',
+        '{"level":"ERROR","message":"the database is down"}',
+        '{"level":"ERROR","message":"the database is down"}',
         "REPORT RequestId: 2",
     ]
+    assert errors(log) == ["the database is down"]
     assert (metric("reclaimed", log), metric("lost", log), ended(log)) == (4, 0, 2)
 
 

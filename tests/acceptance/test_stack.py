@@ -13,7 +13,7 @@ from examples.signups.app import Declined, User, sign_up
 from examples.signups.stage import Stack
 from examples.signups.tasks import message_id
 from local.ministack import REGION
-from pgq_core import LambdaKick, SchedulerAlarm
+from pgq_core import LambdaKick, SchedulerAlarm, enqueue
 from tests.acceptance.conftest import BUSY, UNKNOWN, Shop, wait_for
 
 # One process deploys the stack for all of them (with xdist: --dist loadgroup).
@@ -36,12 +36,12 @@ def scheduled_input(stack: Stack, output: str) -> Any:
 
 
 def expire(db: psycopg.Connection[Any], job_id: int) -> None:
-    """Make the job one whose worker has vanished, a lease ago."""
+    """Make the job one whose worker has vanished, a lease ago, in a queue of its own."""
     db.execute(
         """
         UPDATE pgq_core.jobs
-        SET status = 'running', attempts = 1, locked_by = 'a worker that vanished',
-            locked_until = now() - interval '1 second'
+        SET queue = 'forgotten', status = 'running', attempts = 1,
+            locked_by = 'a worker that vanished', locked_until = now() - interval '1 second'
         WHERE id = %s
         """,
         [job_id],
@@ -130,11 +130,14 @@ def test_the_producers_policy_allows_kicks_and_nothing_else(stack: Stack) -> Non
     assert not kick("ReaperName")
 
 
-def test_the_sweep_starts_what_no_kick_did(silent_shop: Shop, stack: Stack) -> None:
-    job = silent_shop.sign_up("dora@mail.example")
-    assert job.status == "queued"
+def test_the_sweep_starts_what_no_kick_did(
+    shop: Shop, stack: Stack, db: psycopg.Connection[Any]
+) -> None:
+    payload = {"name": "Dora", "email": "dora@mail.example"}
+    lost = enqueue(db, "send_welcome", payload, queue="kicked in vain")
     stack.invoke("WorkerName", scheduled_input(stack, "WorkerName"))
-    assert silent_shop.job(job.id).status == "done"
+    assert shop.job(lost.id).status == "done"
+    assert shop.mails("dora@mail.example") == [message_id(lost.id)]
 
 
 def test_the_reaper_puts_an_expired_lease_back(silent_shop: Shop, stack: Stack) -> None:

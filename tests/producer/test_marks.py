@@ -105,7 +105,6 @@ def test_a_queue_that_another_transaction_is_making_delays_no_commit(
     assert kicks.sent == ["default"]
 
 
-@pytest.mark.xfail(reason="withdraw_kick waits for the row's lock")
 def test_a_kick_that_failed_delays_no_commit_to_take_its_mark_back(
     conn: psycopg.Connection, connect: Connect, put: Put, kicks: Kicks
 ) -> None:

@@ -15,10 +15,6 @@ from tests.sql.conftest import Background
 from tests.sql.rows import Rows
 
 MINUTE = timedelta(minutes=1)
-five_tries = pytest.mark.xfail(
-    reason="db.py: 5 tries at once are too few under contention; 10, with a random pause",
-    strict=False,
-)
 
 
 def drain(conn: psycopg.Connection) -> list[int]:
@@ -29,7 +25,6 @@ def drain(conn: psycopg.Connection) -> list[int]:
     return ids
 
 
-@five_tries
 def test_each_job_goes_to_exactly_one_of_many_claimers(
     rows: Rows, at_once: AtOnce, isolation: str
 ) -> None:
@@ -91,7 +86,6 @@ def test_a_reclaim_and_a_completion_of_one_job_do_not_both_win(
     assert rows.statuses() == ["queued"]
 
 
-@five_tries
 def test_each_expired_lease_is_reclaimed_by_one_of_many_reapers(
     rows: Rows, at_once: AtOnce, isolation: str
 ) -> None:
@@ -108,7 +102,6 @@ def test_each_expired_lease_is_reclaimed_by_one_of_many_reapers(
     assert {(row["status"], row["crashed"]) for row in rows.all()} == {("queued", 1)}
 
 
-@five_tries
 @pytest.mark.parametrize("archive", [False, True])
 def test_each_finished_job_goes_by_one_of_many_cleanups(
     rows: Rows, at_once: AtOnce, isolation: str, *, archive: bool

@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
 from pgq_core import Enqueued, NewJob, db, enqueue, enqueue_many, jobs, queues
@@ -63,7 +64,6 @@ def test_a_second_job_of_a_key_is_put_in_if_the_first_has_ended_meanwhile(
     assert second.result(timeout=10).inserted
 
 
-@pytest.mark.xfail(reason="enqueue.py: the second try comes after the commit", strict=False)
 def test_a_key_freed_between_the_conflict_and_the_look_is_taken_in_the_same_transaction(
     conn: psycopg.Connection, connect: Connect, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +123,10 @@ def test_many_commits_at_once_kick_at_least_once_and_leave_a_mark(
 ) -> None:
     def commit(other: psycopg.Connection) -> queues.KickRequest:
         enqueue(other, "t", {})
-        return queues.request_kick(other, "default")
+        try:
+            return queues.request_kick(other, "default")
+        except pg.LockNotAvailable:  # on a machine this slow: kick, as the producer does
+            return queues.KickRequest(needed=True)
 
     for _ in range(5):
         asked = at_once(*[commit] * 8, options=isolation)
@@ -131,6 +134,20 @@ def test_many_commits_at_once_kick_at_least_once_and_leave_a_mark(
         assert any(request.mark for request in asked)
         assert queues.request_kick(conn, "default") == queues.KickRequest(needed=False)
         rows.conn.execute("DELETE FROM pgq_core.queues")
+
+
+def test_a_row_that_somebody_else_is_making_is_not_waited_for(
+    conn: psycopg.Connection, connect: Connect
+) -> None:
+    """The producer kicks on any error; its commit must not wait for another's."""
+    other = connect()
+    conn.execute("SET lock_timeout = '20s'")
+    with other.transaction():
+        queues.pause(other, "default")
+        with pytest.raises(pg.LockNotAvailable):
+            queues.request_kick(conn, "default")
+    assert conn.execute("SHOW lock_timeout").fetchone() == ("20s",)
+    assert not queues.request_kick(conn, "default").needed
 
 
 def test_a_job_whose_producer_saw_the_mark_is_seen_by_the_worker_that_clears_it(

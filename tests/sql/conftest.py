@@ -28,7 +28,7 @@ def rows(connect: Connect) -> Rows:
 def job(conn: psycopg.Connection, rows: Rows) -> Job:
     """A job that the test has claimed for a minute."""
     rows.add()
-    [job] = claim(conn, "default", 1, timedelta(minutes=1))
+    [job] = claim(conn, "default", 1, timedelta(minutes=1), worker="invocation-1")
     return job
 
 

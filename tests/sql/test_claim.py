@@ -207,7 +207,6 @@ def test_a_claim_works_whatever_the_connection_makes_of_rows(connect: Connect, r
     assert isinstance(conn.cursor(), psycopg.ClientCursor)
 
 
-@pytest.mark.xfail(reason="db.py: execute(..., binary=True) depends on no style", strict=False)
 @pytest.mark.parametrize(
     "setting",
     [

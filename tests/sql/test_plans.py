@@ -181,9 +181,6 @@ def test_a_claim_puts_what_it_locks_into_a_part_of_its_own(busy: psycopg.Connect
     assert "CTE next" in [n.plan.get("Subplan Name") for n in plan.nodes]
 
 
-@pytest.mark.xfail(
-    reason="reclaim.sql: ended joins by a scan; id = ANY (ARRAY(SELECT spent.id))", strict=False
-)
 def test_a_reclaim_reads_the_expired_leases_only(busy: psycopg.Connection) -> None:
     for queue in (None, "default"):
         plan = explain(busy, "reclaim", queue=queue, limit=100)
@@ -258,7 +255,6 @@ def test_a_cleanup_reads_a_batch(busy: psycopg.Connection, name: str) -> None:
     assert plan.rows <= 2 * 100
 
 
-@pytest.mark.xfail(reason="cleanup.sql, archive.sql: id = ANY (ARRAY(SELECT old.id))", strict=False)
 def test_a_cleanup_with_nothing_to_do_reads_nothing(busy: psycopg.Connection) -> None:
     plan = explain(busy, "cleanup", done=9 * DAY, failed=30 * DAY, limit=10_000)
     assert plan.scans == []
@@ -333,7 +329,6 @@ def stale(request: pytest.FixtureRequest) -> psycopg.Connection:
     return conn
 
 
-@pytest.mark.xfail(reason="claim.sql: id = ANY (ARRAY(SELECT next.id))", strict=False)
 @pytest.mark.parametrize("limit", [10, 1000])
 def test_a_claim_keeps_its_plan(stale: psycopg.Connection, limit: int) -> None:
     plan = explain(stale, "claim", queue="default", limit=limit, lease=LEASE, worker="w")
@@ -343,7 +338,6 @@ def test_a_claim_keeps_its_plan(stale: psycopg.Connection, limit: int) -> None:
     assert plan.rows <= 2 * limit + 10
 
 
-@pytest.mark.xfail(reason="reclaim.sql: as above", strict=False)
 @pytest.mark.parametrize("limit", [10, 1000])
 def test_a_reclaim_keeps_its_plan(stale: psycopg.Connection, limit: int) -> None:
     plan = explain(stale, "reclaim", queue=None, limit=limit)
@@ -360,9 +354,6 @@ def test_a_completion_keeps_its_plan(stale: psycopg.Connection, count: int) -> N
     assert plan.rows <= 2 * count
 
 
-@pytest.mark.xfail(
-    reason="crowd.sql, with_work.sql: ORDER BY run_at in the probe; cleanup.sql", strict=False
-)
 @pytest.mark.parametrize(
     ("name", "params", "rows"),
     [

@@ -327,6 +327,7 @@ def test_an_archived_job_is_kept_with_every_column(conn: psycopg.Connection, row
         attempts=5,
         released=2,
         settled=4,
+        settled_as="fail",
         crashed=1,
         unique_key="k",
         last_error="no",

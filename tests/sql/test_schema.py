@@ -1,5 +1,7 @@
 """Schema: what plain SQL may not store either, and settings that must not get lost."""
 
+import re
+from importlib.resources import files
 from typing import Any
 
 import psycopg
@@ -164,3 +166,17 @@ def test_everything_of_ours_lies_in_one_schema(conn: psycopg.Connection) -> None
         ("pgq_core", name)
         for name in ("jobs", "jobs_archive", "jobs_id_seq", "migrations", "queues", "schedules")
     ]
+
+
+def test_every_instant_is_by_the_clock_of_the_database_or_was_given_by_the_caller() -> None:
+    """A worker passes durations: its clock may be wrong, and two workers' clocks differ."""
+    texts = [path.read_text() for path in (files("pgq_core") / "sql").iterdir() if path.is_file()]
+    parameters = {name for text in texts for name in re.findall(r"%\((\w+)\)s", text)}
+    values = {"queue", "task", "payload", "headers", "priority", "max_attempts", "unique_key"}
+    claims = {"ids", "id", "attempts", "limit", "worker", "verb", "error", "status", "before"}
+    settings = {"paused", "name", "checksum", "oldest_code"}
+    durations = {"lease", "delay", "retry_in", "wait", "done", "failed"}
+    asked_by_the_caller, read_from_the_database = {"run_at"}, {"at", "mark"}
+    told_by_the_alarm = {"woken_for"}  # and therefore spent with a margin of a minute
+    instants = asked_by_the_caller | read_from_the_database | told_by_the_alarm
+    assert parameters - values - claims - settings - durations == instants

@@ -100,7 +100,6 @@ def test_a_coroutine_is_refused_since_nobody_would_await_it(tasks: Tasks) -> Non
 
 
 @pytest.mark.parametrize("handler", [generator, async_generator, Called()])
-@pytest.mark.xfail(reason="_checked looks for coroutine functions only")
 def test_what_would_only_be_made_and_never_run_is_refused(
     handler: Callable[..., object], tasks: Tasks
 ) -> None:
