@@ -9,6 +9,7 @@ from psycopg.pq import TransactionStatus
 from pgq_core import Job, fence
 from pgq_core.claim import claim
 from pgq_core.db import run
+from pgq_core.reaper import reclaim
 from tests.conftest import Connect
 from tests.sql.conftest import Background, Locked
 from tests.sql.rows import Rows
@@ -40,10 +41,22 @@ def test_one_locked_row_does_not_hold_up_the_completion_of_nine_others(
 def test_a_write_waits_for_a_row_that_is_locked_for_a_moment(
     rows: Rows, job: Job, verb: Verb, locked: Locked, blocked: Background, connect: Connect
 ) -> None:
+    conn = connect()
     with locked(job.id):
-        written = blocked(verb, connect(), job)
+        written = blocked(verb, conn, job)
     assert written.result(timeout=10)
     assert rows.read(job)["status"] == verb.leaves
+    assert conn.execute("SHOW lock_timeout").fetchone() == ("0",)
+
+
+@every_verb
+def test_a_write_does_not_wait_for_a_row_that_is_no_longer_its_own(
+    rows: Rows, job: Job, verb: Verb, locked: Locked, background: Background, connect: Connect
+) -> None:
+    rows.expire(job)
+    reclaim(rows.conn)
+    with locked(job.id):
+        assert not background(verb, connect(), job).result(timeout=10)
 
 
 @every_verb

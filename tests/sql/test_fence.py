@@ -422,6 +422,7 @@ def test_an_unknown_task_is_put_off_as_long_as_it_has_been_unknown(
     assert row["unknown_since"] == since or since is None
     assert -5 < rows.seconds_to(job, "unknown_since") + (unknown_for or 0) <= 0
     assert row["last_error"] == "no worker knows the task 't'"
+    assert (row["locked_until"], row["locked_by"]) == (None, None)
 
 
 def test_an_unknown_task_fails_after_24_hours(

@@ -61,6 +61,14 @@ def test_only_a_running_job_is_reclaimed(conn: psycopg.Connection, rows: Rows, s
     assert rows.all() == before
 
 
+def test_a_cancelled_job_takes_no_room_from_an_expired_one(
+    conn: psycopg.Connection, rows: Rows
+) -> None:
+    rows.add(5, status="cancelled", locked_until="2020-01-01Z")
+    [expired] = rows.add(status="running", locked_until="2020-01-01Z", attempts=1)
+    assert [back.id for back in reclaim(conn, limit=1)] == [expired]
+
+
 @pytest.mark.parametrize(("attempt", "seconds"), list(enumerate(BACKOFF, start=1)))
 def test_a_reclaimed_job_waits_as_long_as_a_failed_one(
     conn: psycopg.Connection, rows: Rows, attempt: int, seconds: int
