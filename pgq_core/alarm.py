@@ -14,7 +14,7 @@ from typing import Protocol
 
 from .db import Connection
 from .kick import REMEDIES, AwsClient, error_code, log_failure
-from .queues import defer_alarm, note_alarm, outlook
+from .queues import note_alarm, outlook
 
 logger = logging.getLogger(__name__)
 
@@ -103,15 +103,16 @@ def note(conn: Connection, queue: str) -> tuple[datetime, timedelta] | None:
     return look if look and note_alarm(conn, queue, look[0]) else None
 
 
-def arm(conn: Connection, alarm: Alarm, queue: str, at: datetime) -> None:
-    """Set the alarm noted for *at*; if it is refused, say so in the mark."""
+def arm(alarm: Alarm, queue: str, at: datetime) -> bool:
+    """Set the alarm noted for *at*; if it is refused, the caller owes the mark a `defer_alarm`.
+
+    Takes no connection: none should be open while AWS answers.
+    """
     try:
-        accepted = alarm.arm(queue, at)
+        return alarm.arm(queue, at)
     except Exception:
         logger.warning("alarm raised", exc_info=True, extra={"queue": queue})
-        accepted = False
-    if not accepted:
-        defer_alarm(conn, queue, at)
+        return False
 
 
 def alarm_minute(at: datetime, now: datetime) -> datetime:

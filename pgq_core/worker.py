@@ -266,6 +266,7 @@ class _Drain:
         _, due = self.link.run(lambda conn: queues.crowd(conn, self.queue, self.worker_id))
         started = self.counts["claimed"] > self.counts["released"]
         may = started or self.hop < MOST_HOPS
+        self.link.close()
         if not (due and may and send(self.kick, self.queue, self.hop + 1)):
             self.set_alarm(wait=timedelta(0))
 
@@ -285,9 +286,10 @@ class _Drain:
         if look is None:
             return None
         at, distance = look
+        self.link.close()  # neither a wait nor a call to AWS keeps a connection
         if distance <= wait and self.has_time_for(distance):
-            self.link.close()
             self.sleep(distance.total_seconds() + SLACK)
             return at
-        self.link.run(lambda conn: arm(conn, self.alarm, self.queue, at))
+        if not arm(self.alarm, self.queue, at):
+            self.link.run(lambda conn: queues.defer_alarm(conn, self.queue, at))
         return None
