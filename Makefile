@@ -1,6 +1,6 @@
 # Everything a developer types. `make help` lists it; `make demo` and `make test` set up what they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fix lock clean
+.PHONY: help setup demo test fix lock clean bench-latency
 SHELL := /bin/sh
 
 PYTHON ?= python3
@@ -13,7 +13,7 @@ JOBS ?= 2
 -include infra/package.mk
 
 help: ## list these commands
-	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup: .venv/ready ## make .venv with everything that demo and test need (about 100 s, once)
 
@@ -30,6 +30,9 @@ test: setup ## the one gate: format, lint, types, tests
 fix: setup ## format, and mend what the linter can
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
+
+bench-latency: setup ## from a commit to its handler, step by step, into docs/benchmarks/latency.md
+	@$(BIN)/python -m bench.latency
 
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command "make lock"
 lock: setup ## resolve the newest versions into the two lock files

@@ -21,14 +21,12 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgq_core import Alarm, Kick, LambdaKick, NoAlarm, NoKick, SchedulerAlarm, Settings, Tasks
 from pgq_core.errors import ConfigError, PgqError
-from pgq_core.worker import RESERVE
+from pgq_core.worker import RESERVE, START
 
 Handler = Callable[[Any, LambdaContext], Any]
 
 logger = Logger()
 metrics = Metrics(namespace="pgq_core")
-
-_START = timedelta(seconds=2)  # from the start of an invocation to its first job, at a usual pace
 
 # An RDS secret's words, and libpq's.
 _SECRET = {
@@ -50,7 +48,7 @@ def settings() -> Settings:
 def tasks() -> Tasks:
     """Return the user's handlers; jobs of those that fit no invocation are failed alone."""
     invocation = timedelta(seconds=settings().worker_timeout)
-    return Tasks.load(settings().tasks).within(invocation - _START - RESERVE)
+    return Tasks.load(settings().tasks).within(invocation - START - RESERVE)
 
 
 @cache

@@ -3,14 +3,20 @@
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 import pgq_core
+from pgq_core import schedules
 
 from . import _runtime as runtime
 
 
 @runtime.function
 def handler(event: object, context: LambdaContext) -> list[str]:  # noqa: ARG001 - any event will do
-    """Apply the missing migrations and return their names."""
+    """Apply the missing migrations and return their names; make the schedules those of the code.
+
+    The kick wakes a worker for each queue with a schedule, which arms the alarm for its next slot.
+    """
     with runtime.connect("migrate") as conn:
         names = pgq_core.migrate(conn)
-    runtime.logger.info("migrated", extra={"migrations": names})
+        queues = schedules.sync(conn, runtime.tasks().schedules)
+        pgq_core.Producer(runtime.kick()).kick(conn, queues)
+    runtime.logger.info("migrated", extra={"migrations": names, "scheduled_queues": queues})
     return names

@@ -1,26 +1,28 @@
-"""The reaper: puts expired leases back, removes old jobs and reports the figures, on a schedule."""
+"""The reaper: expired leases back, old jobs away, lost alarms armed anew, figures reported."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from pgq_core import queues, reaper
+from pgq_core import alarm, queues, reaper, schedules
 from pgq_core.db import Connection
 from pgq_core.queues import QueueStats
 
 from . import _runtime as runtime
 
 _BATCH = 1000
+_CALL = timedelta(seconds=10)  # an alarm takes 2 s at most, and the first one the import of boto3
 _COUNTS = ("ready", "delayed", "running", "expired", "failed")
 
 
 @runtime.function
 def handler(event: object, context: LambdaContext) -> dict[str, int]:  # noqa: ARG001 - any event will do
     """Reclaim, clean up, report; return how many jobs were reclaimed and removed."""
-    settings = runtime.settings()
+    settings, time_left = runtime.settings(), runtime.time_left(context)
+    noted: dict[str, datetime] = {}
     with runtime.connect("reaper") as conn:
         swept = {
             "reclaimed": _reclaim(conn),
@@ -29,10 +31,14 @@ def handler(event: object, context: LambdaContext) -> dict[str, int]:  # noqa: A
                 done=timedelta(days=settings.keep_done),
                 failed=timedelta(days=settings.keep_failed),
                 archive=settings.archive,
-                time_left=runtime.time_left(context),
+                time_left=time_left,
             ),
         }
         stats = queues.stats(conn)
+        if settings.wakeups:
+            names = {one.queue for one in stats} | {one.queue for one in schedules.find(conn)}
+            noted = _note(conn, names) if time_left() >= _CALL else {}
+    _arm(noted, time_left)
     runtime.logger.info("swept", extra=swept)
     for one in stats:
         runtime.logger.info("queue", extra=asdict(one))
@@ -47,6 +53,24 @@ def _reclaim(conn: Connection) -> int:
         count = len(reaper.reclaim(conn, limit=_BATCH))
         total += count
     return total
+
+
+def _note(conn: Connection, names: Iterable[str]) -> dict[str, datetime]:
+    """Note when each queue's worker is needed next, unless that is noted already."""
+    return {name: look[0] for name in names if (look := alarm.note(conn, name))}
+
+
+def _arm(noted: Mapping[str, datetime], time_left: Callable[[], timedelta]) -> None:
+    """Have the workers woken at the instants noted; what is refused, say in the mark."""
+    refused = [
+        (queue, at)
+        for queue, at in noted.items()
+        if time_left() < _CALL or not alarm.arm(runtime.alarm(), queue, at)
+    ]
+    if refused:
+        with runtime.connect("reaper") as conn:
+            for queue, at in refused:
+                queues.defer_alarm(conn, queue, at)
 
 
 def _totals(stats: Sequence[QueueStats]) -> dict[str, float]:

@@ -8,10 +8,15 @@ minute: whoever arms the same minute again meets a conflict, and that is success
 
 import hashlib
 import json
+import logging
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+from .db import Connection
 from .kick import REMEDIES, AwsClient, error_code, log_failure
+from .queues import note_alarm, outlook
+
+logger = logging.getLogger(__name__)
 
 MINUTE = timedelta(minutes=1)
 AHEAD = timedelta(seconds=10)  # a schedule in the past is refused, so the call must arrive before
@@ -86,6 +91,28 @@ class SchedulerAlarm:
                 "RetryPolicy": {"MaximumRetryAttempts": 3, "MaximumEventAgeInSeconds": 300},
             },
         }
+
+
+def note(conn: Connection, queue: str) -> tuple[datetime, timedelta] | None:
+    """Note when a worker is needed next on *queue*, and return the instant and the time to it.
+
+    None if nobody is needed, or an alarm that is no later is noted already. Whoever gets an answer
+    must wait for it or `arm` it, for everybody else counts on that.
+    """
+    look = outlook(conn, queue)
+    return look if look and note_alarm(conn, queue, look[0]) else None
+
+
+def arm(alarm: Alarm, queue: str, at: datetime) -> bool:
+    """Set the alarm noted for *at*; if it is refused, the caller owes the mark a `defer_alarm`.
+
+    Takes no connection: none should be open while AWS answers.
+    """
+    try:
+        return alarm.arm(queue, at)
+    except Exception:
+        logger.warning("alarm raised", exc_info=True, extra={"queue": queue})
+        return False
 
 
 def alarm_minute(at: datetime, now: datetime) -> datetime:

@@ -1,56 +1,34 @@
 """The command line: each command is a call or two of the library, its answer a table or JSON.
 
 What goes wrong is one line on stderr, "pgq-core: what happened, where; what to do", and an exit
-code, listed in `pgq-core --help`. This is an edge: here the environment is read, the database
-opened, logs are formatted and signals caught.
+code, listed in `pgq-core --help`. What every command needs beside that is in `terminal.py`.
 """
 
 import json
 import logging
-import os
 import re
-import signal
 import sys
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import click
-import psycopg
-from psycopg.conninfo import conninfo_to_dict
 from rich.console import Console
-from rich.table import Table
 
-from . import LambdaKick, NewJob, NoKick, Producer, Tasks, queues, reaper, work
+from . import LambdaKick, NewJob, NoKick, Producer, Tasks, listen, queues, reaper, schedules, work
 from . import migrate as apply_migrations
 from .db import Connection
-from .errors import ConfigError, PgqError
+from .doctor import Deployment, examine
+from .errors import PgqError
 from .job import check_name
-from .migrate import check
+from .terminal import COULD_NOT, Line, connect, database, explain, show, until_signal
 
-COULD_NOT, WRONG_USAGE, INTERRUPTED = 1, 2, 130
-
-CONNECT_TIMEOUT = 10  # s: psycopg's own is 130; a database that has to wake up may need 40
-NO_LIMIT = timedelta(days=1)  # as work() is told it: no invocation lasts as long
 RECLAIM = 1000  # jobs of one statement
-WIDE = 10_000  # columns: more than any table needs
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
-_BAD_DSN = (
-    "DATABASE_URL is no connection string: expected postgresql://user:password@host:5432/database, "
-    "special characters of the password as %-codes"
-)
-#: What to do, by the name of a database error's class or of a base of it.
-_REMEDIES = {
-    "InsufficientPrivilege": "use a role that may do this, or have it granted",
-    "ReadOnlySqlTransaction": "name the primary, not a replica",
-    "OperationalError": "check that the database is up and named by DATABASE_URL or PG*",
-}
-_LOG_FIELDS = {*vars(logging.makeLogRecord({})), "message", "asctime"}
 
 
 def _reader(read: Callable[[str], object]) -> Callable[..., object]:
@@ -72,13 +50,43 @@ def _duration(text: str) -> timedelta:
     return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
 
 
+def _fallback(text: str) -> timedelta:
+    fallback = timedelta.max if text == "off" else _duration(text)
+    if fallback < timedelta(seconds=1):
+        raise ValueError("1 s or more, or off")
+    return fallback
+
+
 def _queue_name(text: str) -> str:
     check_name("queue", text)
     return text
 
 
+def _duration_option(*names: str, **options: Any) -> Callable[..., Any]:  # noqa: ANN401
+    return click.option(*names, callback=_reader(_duration), metavar="DURATION", **options)
+
+
+def _options(*options: Callable[..., Any]) -> Callable[..., Any]:
+    """Make one decorator of several options, the first shown first."""
+
+    def decorate(command: Any) -> Any:  # noqa: ANN401 - as click's own
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
 DAYS = click.FloatRange(0, 36_500)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+kick_option = click.option(
+    "--kick", "function", help="Wake this worker function then (its name or ARN)."
+)
+job_options = _options(
+    click.option("--queue", default="default", show_default=True, help="The lane."),
+    click.option("--priority", type=int, default=5, show_default=True, help="0 to 9, lower first."),
+    click.option("--max-attempts", type=int, default=5, show_default=True, help="Starts in all."),
+)
 
 
 @click.group(
@@ -103,9 +111,9 @@ def cli() -> None:
 @json_option
 def migrate(*, as_json: bool) -> None:
     """Create or update the schema pgq_core."""
-    with _connect() as conn:
+    with connect() as conn:
         names = apply_migrations(conn)
-    _show({"applied": names}, as_json=as_json)
+    show({"applied": names}, as_json=as_json)
 
 
 @cli.command()
@@ -115,34 +123,27 @@ def status(*, as_json: bool) -> None:
 
     "oldest seconds" is how long the longest ready job has been waiting.
     """
-    with _database() as conn:
+    with database() as conn:
         rows = [asdict(row) for row in queues.stats(conn)]
     for row in rows:
         oldest = row.pop("oldest")
         row["oldest_seconds"] = None if oldest is None else round(oldest.total_seconds(), 3)
-    _show({"queues": rows}, as_json=as_json)
+    show({"queues": rows}, as_json=as_json)
 
 
 @cli.command()
 @click.argument("task")
 @click.argument("payload", default="{}")
-@click.option("--queue", default="default", show_default=True, help="The lane.")
-@click.option(
-    "--delay",
-    callback=_reader(_duration),
-    metavar="DURATION",
-    help="Not before this long from now: 90, 15m, 2h, 3d.",
-)
+@_duration_option("--delay", help="Not before this long from now: 90, 15m, 2h, 3d.")
 @click.option(
     "--run-at",
     callback=_reader(datetime.fromisoformat),
     metavar="INSTANT",
     help="Not before this instant: ISO 8601 with offset.",
 )
-@click.option("--priority", type=int, default=5, show_default=True, help="0 to 9, lower first.")
-@click.option("--max-attempts", type=int, default=5, show_default=True, help="Starts in all.")
+@job_options
 @click.option("--unique-key", help="At most one unfinished job per queue and key.")
-@click.option("--kick", "function", help="Wake this worker function then (its name or ARN).")
+@kick_option
 @json_option
 def enqueue(
     *,
@@ -157,16 +158,13 @@ def enqueue(
     A job with the same unique key that is not finished yet is left as it is (inserted: no). That
     the kick failed is no error: the job is in, and waits for the next kick or sweep.
     """
-    try:
+    with _wrong_usage():
         job = NewJob(task, _payload(payload), **options)
         job.encoded()
-    except (TypeError, ValueError) as error:
-        raise click.UsageError(str(error), click.get_current_context()) from None
-    producer = Producer(LambdaKick(function) if function else NoKick())
-    with _database() as conn, producer.transaction(conn) as tx:
+    producer = _producer(function)
+    with database() as conn, producer.transaction(conn) as tx:
         [enqueued] = tx.enqueue_many([job])
-    kicked = next((result for result, count in producer.stats.items() if count), "none")
-    _show(asdict(enqueued) | {"kick": kicked}, as_json=as_json)
+    show(asdict(enqueued) | {"kick": _kicked(producer)}, as_json=as_json)
 
 
 @cli.command()
@@ -174,36 +172,49 @@ def enqueue(
 @click.option("--tasks", envvar="PGQ_TASKS", required=True, help="The handlers: module:attribute.")
 @click.option("--queue", default="default", show_default=True, callback=_reader(_queue_name))
 @click.option("--batch-size", type=click.IntRange(1, 1000), default=10, show_default=True)
+@_duration_option("--wait", help="With --once: wait for what falls due within this long.")
 @click.option(
-    "--wait",
-    callback=_reader(_duration),
+    "--fallback",
+    callback=_reader(_fallback),
     metavar="DURATION",
-    default="0",
-    show_default=True,
-    help="Wait for what falls due within this long.",
+    help="Without --once: look at least this often, or off. [default: 15m]",
 )
 @json_option
 def worker(
-    *, once: bool, tasks: str, queue: str, batch_size: int, wait: timedelta, as_json: bool
+    *,
+    once: bool,
+    tasks: str,
+    wait: timedelta | None,
+    fallback: timedelta | None,
+    as_json: bool,
+    **options: Any,  # noqa: ANN401 - queue and batch_size
 ) -> None:
-    """Run the due jobs of a queue; PGQ_TASKS may name the handlers too.
+    """Run the jobs of a queue; PGQ_TASKS may name the handlers too.
 
-    SIGINT or SIGTERM: finish the job, hand back the rest, end. A second one interrupts the job.
+    It stays, and listens on a direct connection (see `pgq-core notify on`); with --once it ends
+    when no job is due. SIGINT or SIGTERM: finish the job, hand back the rest, end. A second one
+    interrupts the job.
     """
-    if not once:
-        raise click.UsageError("add --once: a worker that listens is not there yet")
-    sys.path.insert(0, str(Path.cwd()))  # a script's own folder stands there, not the user's
-    handlers = Tasks.load(tasks)
-    with _until_signal() as time_left:
-        report = work(
-            _connect,
-            handlers,
-            queue=queue,
-            batch_size=batch_size,
-            time_left=time_left,
-            wait=wait,
-        )
-    _show(asdict(report), as_json=as_json)
+    if (fallback if once else wait) is not None:
+        wrong = "--wait goes with --once, --fallback with a worker that stays"
+        raise click.UsageError(wrong, click.get_current_context())
+    handlers = _handlers(tasks)
+    with until_signal() as time_left:
+        options |= {"connect": connect, "tasks": handlers, "time_left": time_left}
+        if once:
+            show(asdict(work(**options, wait=wait or timedelta(0))), as_json=as_json)
+        else:
+            listen.Listener(**options, fallback=fallback or listen.FALLBACK).run()
+
+
+@cli.command()
+@click.argument("state", type=click.Choice(["on", "off"]))
+@json_option
+def notify(*, state: str, as_json: bool) -> None:
+    """Let each insert of jobs notify the workers that stay, or stop that."""
+    with database() as conn:
+        listen.notify(conn, on=state == "on")
+    show({"notify": state}, as_json=as_json)
 
 
 @cli.command()
@@ -220,11 +231,185 @@ def reap(
     --keep-failed covers cancelled jobs too. The removal is always of all queues.
     """
     done, failed = timedelta(days=keep_done), timedelta(days=keep_failed)
-    with _database() as conn, Console(stderr=True).status("reaping"):
+    with database() as conn, Console(stderr=True).status("reaping"):
         back = [row.status for rows in _reclaim(conn, queue) for row in rows]
         removed = reaper.cleanup(conn, done=done, failed=failed, archive=archive)
     answer = {"reclaimed": len(back), "failed": back.count("failed"), "removed": removed}
-    _show(answer, as_json=as_json)
+    show(answer, as_json=as_json)
+
+
+@cli.command()
+@click.option("--tasks", envvar="PGQ_TASKS", help="The handlers: does each fit an invocation?")
+@_duration_option("--worker-timeout", default="2m", show_default=True, help="Of an invocation.")
+@_duration_option("--sweep-every", default="1h", show_default=True, help="Period of the sweep.")
+@_duration_option("--suspend-after", help="When the idle database suspends; none = never.")
+@click.option("--listens", is_flag=True, help="A worker stays and listens.")
+@json_option
+def doctor(*, tasks: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - Deployment's
+    """Say what is wrong with database and deployment, and how to mend it; 1 = something fails."""
+    deployment = Deployment(tasks=_handlers(tasks) if tasks else None, **options)
+    with connect() as conn:
+        findings = examine(conn, deployment)
+    show({"findings": [asdict(one) for one in findings]}, as_json=as_json)
+    if any(one.level == "fail" for one in findings):
+        raise click.exceptions.Exit(COULD_NOT)
+
+
+@cli.group("queues", no_args_is_help=False)
+def queue_commands() -> None:
+    """Set up queues: list, set, pause, resume."""
+
+
+queue_commands.add_command(status, "list")
+
+
+@queue_commands.command("set")
+@click.argument("queue", callback=_reader(_queue_name))
+@click.option("--max-workers", type=click.IntRange(1, 1000), required=True)
+@json_option
+def set_queue(*, queue: str, max_workers: int, as_json: bool) -> None:
+    """Let at most so many workers run QUEUE at a time, softly."""
+    with database() as conn:
+        queues.configure(conn, queue, max_workers=max_workers)
+    show({"queue": queue, "max_workers": max_workers}, as_json=as_json)
+
+
+@queue_commands.command("pause")
+@click.argument("queue", callback=_reader(_queue_name))
+@json_option
+def pause_queue(*, queue: str, as_json: bool) -> None:
+    """Start no more jobs of QUEUE; what runs goes on."""
+    with database() as conn:
+        queues.pause(conn, queue)
+    show({"queue": queue, "paused": True}, as_json=as_json)
+
+
+@queue_commands.command("resume")
+@click.argument("queue", callback=_reader(_queue_name))
+@kick_option
+@json_option
+def resume_queue(*, queue: str, function: str | None, as_json: bool) -> None:
+    """Start jobs of QUEUE again."""
+    with database() as conn:
+        queues.resume(conn, queue)
+        kicked = _kick(conn, function, queue)
+    show({"queue": queue, "paused": False, "kick": kicked}, as_json=as_json)
+
+
+@cli.group(no_args_is_help=False)
+def cron() -> None:
+    """Enqueue jobs at the times of crontab(5): add, list, pause, resume, remove."""
+
+
+@cron.command("add")
+@click.argument("name")
+@click.argument("cron")
+@click.argument("task")
+@click.argument("payload", default="{}")
+@click.option("--timezone", default="UTC", show_default=True, help="Whose clock CRON means.")
+@job_options
+@kick_option
+@json_option
+def add_schedule(
+    *,
+    payload: str,
+    function: str | None,
+    as_json: bool,
+    **options: Any,  # noqa: ANN401 - those of NewSchedule
+) -> None:
+    """Make or change the schedule NAME: jobs for TASK at the times of CRON, "0 2 * * *" and so on.
+
+    The kick wakes a worker that arms the alarm; without one the next worker or sweep does.
+    """
+    with _wrong_usage():
+        schedule = schedules.NewSchedule(payload=_payload(payload), **options)
+    with database() as conn:
+        slot = schedules.put(conn, schedule)
+        kicked = _kick(conn, function, schedule.queue)
+    show({"name": schedule.name, "next_at": _instant(slot), "kick": kicked}, as_json=as_json)
+
+
+@cron.command("list")
+@json_option
+def list_schedules(*, as_json: bool) -> None:
+    """Show each schedule and its next slot, in UTC."""
+    with database() as conn:
+        rows = [asdict(one) for one in schedules.find(conn)]
+    for row in rows:
+        del row["payload"], row["priority"], row["max_attempts"]
+        row |= {name: row[name] and _instant(row[name]) for name in ("next_at", "fired_at")}
+    show({"schedules": rows}, as_json=as_json)
+
+
+@cron.command("pause")
+@click.argument("name")
+@json_option
+def pause_schedule(*, name: str, as_json: bool) -> None:
+    """Let no slot of the schedule NAME fire."""
+    with database() as conn:
+        _there(name, schedules.pause(conn, name))
+    show({"name": name, "paused": True}, as_json=as_json)
+
+
+@cron.command("resume")
+@click.argument("name")
+@kick_option
+@json_option
+def resume_schedule(*, name: str, function: str | None, as_json: bool) -> None:
+    """Let the schedule NAME fire again, from its next slot on."""
+    with database() as conn:
+        with _wrong_usage():
+            queue = _there(name, schedules.resume(conn, name))
+        kicked = _kick(conn, function, str(queue))
+    show({"name": name, "paused": False, "kick": kicked}, as_json=as_json)
+
+
+@cron.command("remove")
+@click.argument("name")
+@json_option
+def remove_schedule(*, name: str, as_json: bool) -> None:
+    """Remove the schedule NAME; the jobs of its past slots stay."""
+    with database() as conn:
+        _there(name, schedules.remove(conn, name))
+    show({"name": name, "removed": True}, as_json=as_json)
+
+
+def _there(name: str, found: object) -> object:
+    if not found:
+        raise PgqError(f"there is no schedule {name!r}; see pgq-core cron list")
+    return found
+
+
+def _instant(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="seconds")
+
+
+def _handlers(spec: str) -> Tasks:
+    sys.path.insert(0, str(Path.cwd()))  # a script's own folder stands there, not the user's
+    return Tasks.load(spec)
+
+
+def _producer(function: str | None) -> Producer:
+    return Producer(LambdaKick(function) if function else NoKick())
+
+
+def _kick(conn: Connection, function: str | None, queue: str) -> str:
+    producer = _producer(function)
+    producer.kick(conn, [queue])
+    return _kicked(producer)
+
+
+def _kicked(producer: Producer) -> str:
+    return next((result for result, count in producer.stats.items() if count), "none")
+
+
+@contextmanager
+def _wrong_usage() -> Iterator[None]:
+    """Take what the library refuses of the arguments for wrong usage."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise click.UsageError(str(error), click.get_current_context()) from None
 
 
 def _reclaim(conn: Connection, queue: str | None) -> Iterator[Sequence[reaper.Reclaimed]]:
@@ -239,136 +424,15 @@ def _payload(text: str) -> Any:  # noqa: ANN401 - NewJob refuses what is no obje
         raise ValueError(f"payload: no JSON: {error}") from None
 
 
-@contextmanager
-def _until_signal() -> Iterator[Callable[[], timedelta]]:
-    """Yield the time left to work(): none after the first SIGINT or SIGTERM.
-
-    Then it ends as at a deadline: after the job, the rest handed back. The second one interrupts.
-    """
-    stopped = False
-
-    def stop(*_: object) -> None:
-        nonlocal stopped
-        if stopped:
-            raise KeyboardInterrupt
-        stopped = True
-        os.write(2, b"pgq-core: finishing the job; a second signal interrupts it\n")
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: timedelta(0) if stopped else NO_LIMIT
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _database() -> Iterator[Connection]:
-    """Open the database and make sure that its schema and this code fit."""
-    with _connect() as conn:
-        check(conn)
-        yield conn
-
-
-def _connect() -> Connection:
-    """Open the database that the environment names; libpq reads the PG* variables by itself."""
-    dsn = os.environ.get("DATABASE_URL", "")
-    try:
-        parts = conninfo_to_dict(dsn)
-        if _is_torn(parts):
-            raise ConfigError(_BAD_DSN)
-        seconds = parts.get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT")
-        return psycopg.connect(
-            dsn,
-            autocommit=True,
-            prepare_threshold=None,
-            application_name="pgq/cli",
-            connect_timeout=seconds or CONNECT_TIMEOUT,
-        )
-    except psycopg.ProgrammingError:  # its text would show the password
-        raise ConfigError(_BAD_DSN) from None
-
-
-def _is_torn(parts: Mapping[str, Any]) -> bool:
-    """Tell whether a bare @ or / in the password has cut a URL in the wrong place.
-
-    Then a piece of the password passes for a host, a port or a database, and messages show it.
-    """
-    names = f"{parts.get('host', '')}{parts.get('dbname', '')}"
-    return "@" in names or re.fullmatch(r"[\d,]*", str(parts.get("port", ""))) is None
-
-
-def _show(answer: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print *answer* as one JSON document, as a table of its rows, or line by line."""
-    if as_json:
-        click.echo(json.dumps(answer))
-    elif rows := answer.get("queues"):
-        _print_rows(rows)
-    else:
-        click.echo(_lines(answer))
-
-
-def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print a table, or each row line by line where the terminal is too narrow for one."""
-    table = Table(*map(_label, rows[0]), box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*map(_text, row.values()))
-    console = Console(markup=False, highlight=False)
-    wide = console.options.update(width=WIDE)
-    if not (console.is_terminal or "COLUMNS" in os.environ):
-        console.width = WIDE  # a pipe has no width
-    if console.measure(table, options=wide).minimum <= console.width:
-        console.print(table)
-    else:
-        click.echo("\n\n".join(map(_lines, rows)))
-
-
-def _lines(row: Mapping[str, Any]) -> str:
-    return "\n".join(f"{_label(name):<15} {_text(value)}" for name, value in row.items())
-
-
-def _label(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _text(value: object) -> str:
-    match value:
-        case None:
-            return "-"
-        case bool():
-            return "yes" if value else "no"
-        case list():
-            return ", ".join(map(_text, value)) or "none"
-        case _:
-            return _printable(str(value))
-
-
-def _printable(text: str) -> str:
-    """Keep what others stored from steering the terminal."""
-    return text if text.isprintable() else ascii(text)
-
-
-class _Line(logging.Formatter):
-    """Print a log record with the facts that came in its extra fields."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return "pgq-core: message (fact=value ...)", and the traceback if there is one."""
-        facts = [f"{k}={v}" for k, v in vars(record).items() if k not in _LOG_FIELDS]
-        text = super().format(record)
-        head, _, rest = text.partition("\n")
-        head = f"{head} ({' '.join(facts)})" if facts else head
-        return f"{head}\n{rest}" if rest else head
-
-
 def main() -> None:
     """Run one command and end with its exit code."""
     handler = logging.StreamHandler()
-    handler.setFormatter(_Line("pgq-core: %(message)s"))
+    handler.setFormatter(Line("pgq-core: %(message)s"))
     logging.basicConfig(handlers=[handler])
     try:
         code = _run(sys.argv[1:])
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - each ends as one line
-        code = _explain(error)
+        code = explain(error)
     sys.exit(code)
 
 
@@ -380,39 +444,3 @@ def _run(arguments: list[str]) -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     return 0
-
-
-def _explain(error: BaseException) -> int:
-    """Print what went wrong in one line; return the exit code."""
-    if isinstance(error, OSError):  # stdout is full or closed: Python must not flush it once more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    if not isinstance(error, BrokenPipeError):  # whoever reads has enough: nothing to be told
-        line = _printable(" ".join(_sentence(error).split()))
-        click.echo(f"pgq-core: {line}", err=True)
-    match error:
-        case click.UsageError() | ConfigError():
-            return WRONG_USAGE
-        case KeyboardInterrupt():
-            return INTERRUPTED
-        case _:
-            return COULD_NOT
-
-
-def _sentence(error: BaseException) -> str:
-    match error:
-        case click.UsageError():
-            where = error.ctx.command_path if error.ctx else "pgq-core"
-            return f"{error.format_message().rstrip('.')}; see {where} --help"
-        case PgqError() | OSError():
-            return str(error)
-        case psycopg.Error():
-            names = [base.__name__ for base in type(error).__mro__]
-            remedy = next((_REMEDIES[n] for n in names if n in _REMEDIES), "see the server's log")
-            # Its primary message only: the detail may show a row, and with it a payload.
-            return f"{error.diag.message_primary or error}; {remedy}"
-        case KeyboardInterrupt():
-            return "interrupted; what had begun was rolled back or handed back"
-        case _:
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{Path(frame.filename).name}, line {frame.lineno}"
-            return f"unexpected {type(error).__name__}: {error} ({place}); please report it"

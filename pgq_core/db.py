@@ -22,6 +22,7 @@ from .errors import OpenTransaction, SchemaMismatch
 
 Connection = psycopg.Connection[Any]
 Row = tuple[Any, ...]
+Place = tuple[str, int, str] | None
 T = TypeVar("T")
 
 TRIES = 20  # of what PostgreSQL asks to repeat
@@ -89,6 +90,14 @@ def _execute(conn: Connection, name: str, params: dict[str, object]) -> list[Row
             message = f"{name}: {e.diag.message_primary}; run `pgq-core migrate` on this database"
             raise SchemaMismatch(message) from e
         return cursor.fetchall() if cursor.description else []
+
+
+def place(conn: Connection) -> Place:
+    """Return which database *conn* is open to, as it was addressed; also once it is closed."""
+    try:
+        return conn.info.host, conn.info.port, conn.info.dbname
+    except psycopg.Error:
+        return None
 
 
 def is_idle(conn: Connection) -> bool:

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,12 +19,14 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from . import queues
-from .db import Connection, autocommit, require_idle
+from .db import Connection, Place, autocommit, place, require_idle
 from .enqueue import enqueue, enqueue_many
 from .job import MAX_PAYLOAD_BYTES, Enqueued, NewJob, check_name
 from .kick import Kick, NoKick
 
 logger = logging.getLogger(__name__)
+
+_served: ContextVar[tuple[str, Place] | None] = ContextVar("pgq_core_served", default=None)
 
 SLOW = 0.4  # s: a kick that failed after this long timed out; the next queue's would do so too
 AT_MOST = 2.0  # s: what the kicks of one commit may cost, before the last of them
@@ -143,6 +146,8 @@ class Producer:
             return
         began, timed_out = time.monotonic(), False
         for queue, ids in tx.wanted.items():
+            if (queue, place(tx.conn)) == _served.get():
+                continue
             if timed_out or time.monotonic() - began > AT_MOST:
                 self.stats["failed"] += 1
                 continue
@@ -157,6 +162,16 @@ def _can_commit(conn: Connection) -> bool:
         return True
     logger.warning("a statement had failed, so the transaction is rolled back: no job was enqueued")
     return False
+
+
+@contextmanager
+def serving(queue: str, where: Place) -> Iterator[None]:
+    """Kick nobody for *queue* from inside: the drain that runs the handler claims once more."""
+    token = _served.set((queue, where))
+    try:
+        yield
+    finally:
+        _served.reset(token)
 
 
 def request(conn: Connection, kick: Kick, queue: str, future: Iterable[int] = ()) -> str:

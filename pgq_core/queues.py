@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from .db import Connection, run
-from .job import check_name
+from .job import check_int, check_name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,14 +37,27 @@ class KickRequest:
 
 def pause(conn: Connection, queue: str) -> None:
     """Stop claims from *queue* and kicks for it; what runs goes on, enqueueing does too."""
-    check_name("queue", queue)
-    run(conn, "set_paused", queue=queue, paused=True)
+    configure(conn, queue, paused=True)
 
 
 def resume(conn: Connection, queue: str) -> None:
     """Allow claims from *queue* again; kick afterwards (`producer.kick`), nobody else does."""
+    configure(conn, queue, paused=False)
+
+
+def configure(
+    conn: Connection, queue: str, *, paused: bool | None = None, max_workers: int | None = None
+) -> None:
+    """Change settings of *queue*; None leaves one as it is.
+
+    Args:
+        max_workers: how many workers may hold live leases, 1 to 1,000; the cap is soft by those
+            that start in the same instant.
+    """
     check_name("queue", queue)
-    run(conn, "set_paused", queue=queue, paused=False)
+    if max_workers is not None:
+        check_int("max_workers", max_workers, 1, 1000)
+    run(conn, "set_queue", queue=queue, paused=paused, max_workers=max_workers)
 
 
 def stats(conn: Connection) -> list[QueueStats]:

@@ -12,6 +12,7 @@ from .enqueue import enqueue
 from .errors import ConfigError
 from .job import LONGEST_DELAY, Enqueued, Job, check_int, check_name
 from .outcome import Backoff, Discard
+from .schedules import NewSchedule
 
 DEFAULT_TIMEOUT = timedelta(seconds=30)
 
@@ -54,6 +55,8 @@ class Tasks:
     def __init__(self) -> None:
         """Start with no handler."""
         self._tasks: dict[str, Task] = {}
+        #: What the migrate function writes into the table of schedules.
+        self.schedules: list[NewSchedule] = []
 
     def handler(
         self,
@@ -95,6 +98,53 @@ class Tasks:
             )
         )
 
+    def cron(
+        self,
+        cron: str,
+        *,
+        timezone: str = "UTC",
+        payload: dict[str, Any] | None = None,
+        name: str | None = None,
+    ) -> Callable[[Task], Task]:
+        """Enqueue the task, whose `handler` decorator stands below, at the times of *cron*.
+
+        Takes effect with the migrate function (or `schedules.sync`), which writes the row.
+
+        Args:
+            cron: five fields, as in crontab(5).
+            timezone: an IANA name, whose clock the fields mean.
+            payload: of each job; its headers carry the schedule's name and the slot.
+            name: of the schedule; None = the task's. A task may have several.
+
+        Raises:
+            ValueError: the expression, the time zone or the name is refused, or it never fires.
+            TypeError: below it stands no `handler` decorator.
+        """
+
+        def schedule(task: Task) -> Task:
+            if not isinstance(task, Task):
+                raise TypeError("cron: put @tasks.cron above @tasks.handler")
+            self._schedule(
+                NewSchedule(
+                    name=name or task.name,
+                    cron=cron,
+                    timezone=timezone,
+                    task=task.name,
+                    payload=payload or {},
+                    queue=task.queue,
+                    priority=task.priority,
+                    max_attempts=task.max_attempts,
+                )
+            )
+            return task
+
+        return schedule
+
+    def _schedule(self, new: NewSchedule) -> None:
+        if any(new.name == old.name for old in self.schedules):
+            raise ValueError(f"name: there is a schedule {new.name!r} already; give name=")
+        self.schedules.append(new)
+
     def _add(self, task: Task) -> Task:
         if task.name in self._tasks:
             message = f"name: the task {task.name!r} has a handler already"
@@ -113,6 +163,7 @@ class Tasks:
     def within(self, limit: timedelta) -> "Tasks":
         """Return a registry whose tasks fit into *limit*: a longer one fails its jobs for good."""
         fitting = Tasks()
+        fitting.schedules = self.schedules
         for task in self:
             fitting._add(task if task.timeout <= limit else _refuse(task, limit))
         return fitting

@@ -15,16 +15,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 
-from . import fence, queues, reaper
-from .alarm import Alarm, NoAlarm
+from . import fence, queues, reaper, schedules
+from .alarm import Alarm, NoAlarm, arm, note
 from .claim import take
 from .context import Context
-from .db import Connection
+from .db import Connection, place
 from .job import Job, check_int, check_name, check_text
 from .kick import Kick, NoKick
 from .migrate import check
 from .outcome import UNKNOWN, decide
-from .producer import request, send
+from .producer import request, send, serving
 from .run import run
 from .settle import Link, Settler
 from .tasks import Task, Tasks
@@ -32,6 +32,7 @@ from .tasks import Task, Tasks
 logger = logging.getLogger(__name__)
 
 GRACE = timedelta(seconds=5)  # a statement in flight outlives its client by a moment
+START = timedelta(seconds=2)  # from the start of an invocation to its first job, at a usual pace
 RESERVE = timedelta(seconds=5)  # to settle, hand back and hand over before the platform kills us
 LONGEST = timedelta(minutes=15)  # a Lambda lives; who has more time left has no such end
 LEASE = timedelta(minutes=5)  # then
@@ -146,13 +147,14 @@ class _Drain:
         return report
 
     def wake(self, woken_for: datetime | None) -> None:
-        """Clear the pending kick, committed before any claim, and put expired leases back."""
+        """Clear the pending kick, committed before any claim; reclaim; enqueue due cron slots."""
         self.link.run(lambda conn: queues.wake(conn, self.queue, woken_for))
         while True:
             back = self.link.run(lambda conn: reaper.reclaim(conn, queue=self.queue, limit=RECLAIM))
             self.counts["reclaimed"] += len(back)
             if len(back) < RECLAIM:
-                return
+                break
+        self.link.run(lambda conn: schedules.fire(conn, self.queue))
 
     def has_room(self) -> bool:
         """Tell whether the queue's cap leaves room for this worker."""
@@ -249,7 +251,8 @@ class _Drain:
     def run_task(self, task: Task, job: Job) -> None:
         ctx = Context(job, self.link, task.timeout)
         try:
-            outcome = run(task, job, ctx)
+            with serving(self.queue, self.link.run(place)):
+                outcome = run(task, job, ctx)
         except KeyboardInterrupt as interrupt:
             self.settler.settle(job, decide(job, interrupt))
             raise
@@ -263,6 +266,7 @@ class _Drain:
         _, due = self.link.run(lambda conn: queues.crowd(conn, self.queue, self.worker_id))
         started = self.counts["claimed"] > self.counts["released"]
         may = started or self.hop < MOST_HOPS
+        self.link.close()
         if not (due and may and send(self.kick, self.queue, self.hop + 1)):
             self.set_alarm(wait=timedelta(0))
 
@@ -278,23 +282,14 @@ class _Drain:
 
     def set_alarm(self, wait: timedelta) -> datetime | None:
         """Note when a worker is needed next; wait for it in place if it is near, else arm."""
-        look = self.link.run(lambda conn: queues.outlook(conn, self.queue))
+        look = self.link.run(lambda conn: note(conn, self.queue))
         if look is None:
             return None
         at, distance = look
-        if not self.link.run(lambda conn: queues.note_alarm(conn, self.queue, at)):
-            return None
+        self.link.close()  # neither a wait nor a call to AWS keeps a connection
         if distance <= wait and self.has_time_for(distance):
-            self.link.close()
             self.sleep(distance.total_seconds() + SLACK)
             return at
-        if not self.arm(at):
+        if not arm(self.alarm, self.queue, at):
             self.link.run(lambda conn: queues.defer_alarm(conn, self.queue, at))
         return None
-
-    def arm(self, at: datetime) -> bool:
-        try:
-            return self.alarm.arm(self.queue, at)
-        except Exception:
-            logger.warning("alarm raised", exc_info=True, extra={"queue": self.queue})
-            return False

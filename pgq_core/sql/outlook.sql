@@ -1,8 +1,8 @@
 -- Purpose: say when a worker is needed next on a queue, and how far off that is; no row = never, as things stand.
---   The earliest of the next run_at in the future and the end of a live lease; 30 s if a lock hid a due job or an
---   expired lease.
+--   The earliest of the next run_at in the future, the end of a live lease and the next cron slot; 30 s if a lock hid a
+--   due job or an expired lease, 1 s if a slot has fallen due meanwhile, or a lock hid it.
 -- Invariant: read holding no lease, after an empty claim. A paused queue has nothing due.
--- Locks: none. Index: jobs_ready_idx, jobs_lease_idx.
+-- Locks: none. Index: jobs_ready_idx, jobs_lease_idx, schedules_next_idx.
 WITH next AS (
     SELECT CASE WHEN jobs.run_at <= now() THEN now() + interval '30 seconds' ELSE jobs.run_at END AS at
     FROM generate_series(0, 9) AS level (priority)
@@ -20,6 +20,11 @@ WITH next AS (
      WHERE jobs.queue = %(queue)s AND jobs.status = 'running' AND jobs.locked_until IS NOT NULL
      ORDER BY jobs.locked_until
      LIMIT 1)
+    UNION ALL
+    SELECT greatest(min(schedules.next_at), now() + interval '1 second')
+    FROM pgq_core.schedules
+    WHERE schedules.queue = %(queue)s AND NOT schedules.paused
+    HAVING min(schedules.next_at) IS NOT NULL
 )
 SELECT min(at), min(at) - clock_timestamp()
 FROM next

@@ -1,6 +1,6 @@
--- Purpose: list the queues, not paused, that have a due job or an expired lease: what the sweep has to drain.
+-- Purpose: list the queues, not paused, that have a due job, cron slot or expired lease: what the sweep has to drain.
 -- Invariant: steps from one queue name to the next in the index, so that a backlog costs no more than one row.
--- Locks: none. Index: jobs_ready_idx, jobs_lease_idx.
+-- Locks: none. Index: jobs_ready_idx, jobs_lease_idx, schedules_next_idx.
 WITH RECURSIVE named AS (
     (SELECT jobs.queue FROM pgq_core.jobs WHERE jobs.status = 'queued' ORDER BY jobs.queue LIMIT 1)
     UNION ALL
@@ -26,6 +26,10 @@ WITH RECURSIVE named AS (
     SELECT jobs.queue
     FROM pgq_core.jobs
     WHERE jobs.status = 'running' AND jobs.locked_until < now()
+    UNION
+    SELECT schedules.queue
+    FROM pgq_core.schedules
+    WHERE NOT schedules.paused AND schedules.next_at <= now()
 )
 SELECT work.queue
 FROM work

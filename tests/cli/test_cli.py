@@ -10,124 +10,21 @@ import struct
 import subprocess
 import sys
 import termios
-import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any
 
 import psycopg
 import pytest
 
-from pgq_core.__main__ import main
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
-COMMAND = [sys.executable, "-m", "pgq_core"]
-SECRET = "s3cret"  # noqa: S105 - what must never be shown
-
-JOBS = """
-import time
-from pathlib import Path
-from pgq_core import Tasks
-
-tasks = Tasks()
-no_tasks = 1
-
-@tasks.handler("greet")
-def greet(job):
-    Path("greeted").write_text(job.payload["name"])
-
-@tasks.handler("fail")
-def fail(job):
-    raise RuntimeError("no luck")
-
-@tasks.handler("slow")
-def slow(job):
-    Path("started").touch()
-    while not Path("go").exists():
-        time.sleep(0.01)
-"""
-
-
-def environment(dsn: str = "") -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PG", "AWS_", "COLUMNS"))}
-    return kept | {
-        "DATABASE_URL": dsn,
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "eu-west-1",
-        "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
-    }
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "jobs.py").write_text(JOBS)
-    return tmp_path
-
-
-@pytest.fixture
-def run(dsn: str, folder: Path) -> Run:
-    """Run one command on the test's database, in a folder that holds the handlers."""
-
-    def run(
-        *arguments: str, dsn: str = dsn, stdin: bytes = b"", **env: str
-    ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [*COMMAND, *arguments],
-            cwd=folder,
-            env=environment(dsn) | env,
-            input=stdin,
-            capture_output=True,
-            timeout=30,
-            check=False,
-        )
-        return subprocess.CompletedProcess(
-            arguments, done.returncode, done.stdout.decode(), done.stderr.decode()
-        )
-
-    return run
-
-
-@pytest.fixture
-def here(
-    dsn: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Run:
-    """Run one command in this process, for tests of many cases."""
-
-    def here(*arguments: str) -> subprocess.CompletedProcess[str]:
-        monkeypatch.chdir(folder)
-        monkeypatch.setattr(sys, "path", [*sys.path])
-        monkeypatch.setattr(sys, "argv", ["pgq-core", *arguments])
-        monkeypatch.setenv("DATABASE_URL", dsn)
-        with pytest.raises(SystemExit) as end:
-            main()
-        assert isinstance(end.value.code, int)
-        return subprocess.CompletedProcess(arguments, end.value.code, *capfd.readouterr())
-
-    return here
-
-
-def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    assert isinstance(answer, dict)
-    return answer
-
-
-def the_error(done: subprocess.CompletedProcess[str], code: int) -> str:
-    """Return the one line on stderr; nothing is on stdout then."""
-    assert (done.returncode, done.stdout) == (code, ""), done
-    assert re.fullmatch(r"pgq-core: [^\n]+\n", done.stderr), done.stderr
-    assert SECRET not in done.stderr
-    return done.stderr
-
-
-def statuses(conn: psycopg.Connection) -> list[tuple[str, int, int]]:
-    return conn.execute(
-        "SELECT status, attempts, released FROM pgq_core.jobs ORDER BY id"
-    ).fetchall()
+from tests.cli.shell import (
+    COMMAND,
+    SECRET,
+    Run,
+    document,
+    environment,
+    start_slow_worker,
+    statuses,
+    the_error,
+)
 
 
 def test_version_and_help_need_no_database_and_no_boto3(run: Run) -> None:
@@ -247,7 +144,9 @@ def test_a_second_job_with_the_same_key_is_answered_with_the_first(run: Run) -> 
         (["enqueue", "greet", "--priority=10"], "priority"),
         (["enqueue", "greet", "--max-attempts=0"], "max_attempts"),
         (["enqueue", "greet", "--unique-key="], "unique_key"),
-        (["worker", "--tasks=jobs:tasks"], "--once"),
+        (["worker", "--tasks=jobs:tasks", "--wait=1"], "--once"),
+        (["worker", "--tasks=jobs:tasks", "--once", "--fallback=1"], "--fallback"),
+        (["worker", "--tasks=jobs:tasks", "--fallback=0.5"], "--fallback"),
         (["worker", "--once"], "--tasks"),
         (["worker", "--once", "--tasks=jobs"], "module:attribute"),
         (["worker", "--once", "--tasks=nowhere:tasks"], "nowhere"),
@@ -328,28 +227,6 @@ def test_a_failed_kick_is_a_line_on_stderr_for_the_job_is_in(run: Run) -> None:
     assert re.fullmatch(r"pgq-core: kick not sent to shop-worker: [^\n]+\n", done.stderr)
 
 
-@pytest.fixture
-def aws() -> Iterator[str]:
-    """Return the address of a Lambda that accepts every invoke."""
-
-    class Lambda(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["content-length"]))
-            self.send_response(202)
-            self.send_header("content-length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Lambda) as server:
-        thread = Thread(target=server.serve_forever, args=[0.02])
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
 def test_a_kick_is_sent_once_while_it_is_pending(run: Run, aws: str) -> None:
     enqueue = ["enqueue", "greet", "--kick=shop-worker", "--json"]
     assert document(run(*enqueue, AWS_ENDPOINT_URL=aws))["kick"] == "sent"
@@ -395,25 +272,6 @@ def test_reap_of_one_queue_leaves_the_others_leases_alone(
         " FROM unnest(ARRAY['one', 'other']) q"
     )
     assert document(run("reap", "--queue=one", "--json"))["reclaimed"] == 1
-
-
-def start_slow_worker(run: Run, dsn: str, folder: Path) -> subprocess.Popen[str]:
-    """Start a worker and wait until the first of three jobs is running."""
-    for _ in range(3):
-        document(run("enqueue", "slow", "--json"))
-    worker = subprocess.Popen(
-        [*COMMAND, "worker", "--once", "--tasks=jobs:tasks", "--json"],
-        cwd=folder,
-        env=environment(dsn),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    until = time.monotonic() + 20
-    while not (folder / "started").exists():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-    return worker
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -8,7 +8,7 @@ import pytest
 
 from functions import _runtime as runtime
 from pgq_core import NoAlarm, Tasks
-from tests.functions.fakes import WORKER_ARN, FakeContext, Kicks, Log
+from tests.functions.fakes import WORKER_ARN, Alarms, FakeContext, Kicks, Log
 
 CACHED = (runtime.settings, runtime.tasks, runtime.kick, runtime.alarm, runtime._secret)
 
@@ -51,6 +51,14 @@ def kicks(monkeypatch: pytest.MonkeyPatch) -> Kicks:
     noted = Kicks()
     monkeypatch.setattr(runtime, "kick", lambda: noted)
     monkeypatch.setattr(runtime, "alarm", NoAlarm)
+    return noted
+
+
+@pytest.fixture
+def alarms(kicks: Kicks, monkeypatch: pytest.MonkeyPatch) -> Alarms:  # noqa: ARG001 - wake-ups on
+    """Wake-ups on, without AWS: alarms are noted, too."""
+    noted = Alarms()
+    monkeypatch.setattr(runtime, "alarm", lambda: noted)
     return noted
 
 

@@ -3,6 +3,7 @@
 import io
 import json
 import time
+from datetime import datetime
 from typing import Any
 
 from aws_lambda_powertools.utilities.typing import LambdaContext
@@ -48,6 +49,18 @@ class Kicks:
 
     def kick(self, queue: str, hop: int = 0) -> bool:
         self.sent.append((queue, hop))
+        return self.accept
+
+
+class Alarms:
+    """An alarm that notes for whom and when it was set."""
+
+    def __init__(self) -> None:
+        self.set: list[tuple[str, datetime]] = []
+        self.accept = True
+
+    def arm(self, queue: str, at: datetime) -> bool:
+        self.set.append((queue, at))
         return self.accept
 
 

@@ -2,6 +2,7 @@
 
 import json
 import time
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from local.ministack import Cloud, ministack
 from local.sam import build_and_deploy
-from pgq_core import LambdaKick, Producer
+from pgq_core import LambdaKick, Producer, schedules
 from pgq_core.migrate import migrations
 from tests.functions.fakes import rds_secret
 
@@ -21,6 +22,7 @@ from pgq_core import Retry, Tasks
 
 tasks = Tasks()
 
+@tasks.cron("0 0 1 1 *")
 @tasks.handler("greet", timeout=timedelta(seconds=5), backoff=lambda attempt: timedelta(seconds=1))
 def greet(job, ctx):
     if job.attempt < job.payload["tries"]:
@@ -41,6 +43,20 @@ def wait_done(conn: psycopg.Connection, jobs: int) -> None:
     while conn.execute(count).fetchone() != (jobs,):
         assert time.monotonic() < until, conn.execute("select * from pgq_core.jobs").fetchall()
         time.sleep(0.05)
+
+
+def wait_for_alarm(cloud: Cloud, at: str) -> None:
+    """Wait until the worker that the migrate function kicked has armed its alarm."""
+    until, scheduler = time.monotonic() + 30, cloud.client("scheduler")
+    while True:
+        found = [
+            scheduler.get_schedule(Name=one["Name"], GroupName=one["GroupName"])
+            for one in scheduler.list_schedules()["Schedules"]
+        ]
+        if at in [one["ScheduleExpression"] for one in found]:
+            return
+        assert time.monotonic() < until, found
+        time.sleep(0.1)
 
 
 def left_behind(cloud: Cloud) -> list[object]:
@@ -84,6 +100,8 @@ def test_a_stack_deploys_works_survives_a_rotation_and_leaves_nothing(
         assert (config["MaximumRetryAttempts"], config["MaximumEventAgeInSeconds"]) == (2, 3600)
 
         assert invoke(cloud, outputs["MigrateName"], {}) == [one.name for one in migrations()]
+        [schedule] = schedules.find(conn)
+        wait_for_alarm(cloud, f"at({schedule.next_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S})")
         assert invoke(cloud, outputs["WorkerName"], {"key1": "value1"}) == {}
 
         kick = LambdaKick(outputs["WorkerName"], client=cloud.client("lambda"))

@@ -1,15 +1,16 @@
-"""The reaper and the migrate function, called as Lambda calls them."""
+"""The reaper, called as Lambda calls it."""
 
 import json
+from datetime import datetime, timedelta
+from typing import Any
 
 import psycopg
 import pytest
 
 from functions import _runtime as runtime
-from functions import migrate, reaper
-from pgq_core import enqueue
-from pgq_core.migrate import migrations
-from tests.functions.fakes import FakeContext, Log
+from functions import reaper
+from pgq_core import enqueue, queues, schedules
+from tests.functions.fakes import Alarms, FakeContext, Log
 
 EXPIRE = """update pgq_core.jobs set status = 'running', attempts = 1, locked_by = 'dead',
     locked_until = now() - interval '1 second'"""
@@ -77,8 +78,8 @@ def test_the_figures_are_totals_without_a_users_word_in_them(
     [directive] = figures["_aws"]["CloudWatchMetrics"]
     assert directive["Dimensions"] == [["service"]]
     assert {"Name": "oldest_due", "Unit": "Seconds"} in directive["Metrics"]
-    queues = [line for line in log.of_level("INFO") if line["message"] == "queue"]
-    assert {line["queue"]: line["ready"] for line in queues} == {"one": 1, "two": 1}
+    lines = [line for line in log.of_level("INFO") if line["message"] == "queue"]
+    assert {line["queue"]: line["ready"] for line in lines} == {"one": 1, "two": 1}
 
 
 def test_an_idle_database_sends_no_metric(
@@ -88,9 +89,76 @@ def test_an_idle_database_sends_no_metric(
     assert capsys.readouterr().out == ""
 
 
-def test_migrate_brings_an_empty_database_up_to_date_once(
-    empty_dsn: str, context: FakeContext, monkeypatch: pytest.MonkeyPatch
+def marks(conn: psycopg.Connection) -> dict[str, datetime | None]:
+    return dict(conn.execute("select name, alarm_at from pgq_core.queues").fetchall())
+
+
+def value(conn: psycopg.Connection, query: str) -> Any:
+    row = conn.execute(query.encode()).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def test_it_arms_an_alarm_for_each_queue_that_needs_somebody_later(
+    conn: psycopg.Connection, context: FakeContext, alarms: Alarms
 ) -> None:
-    monkeypatch.setenv("DATABASE_URL", empty_dsn)
-    assert migrate.handler({}, context) == [one.name for one in migrations()]
-    assert migrate.handler({}, context) == []
+    for queue in ("delayed", "cron"):  # the worker made their rows when it was kicked
+        queues.configure(conn, queue, max_workers=1)
+    enqueue(conn, "any", {}, queue="delayed", delay=timedelta(hours=2))
+    slot = schedules.put(
+        conn, schedules.NewSchedule(name="s", cron="0 0 1 1 *", task="any", queue="cron")
+    )
+    run_at = value(conn, "select run_at from pgq_core.jobs")
+    reaper.handler({}, context)
+    assert sorted(alarms.set) == [("cron", slot), ("delayed", run_at)]
+    assert marks(conn) == {"cron": slot, "delayed": run_at}
+    reaper.handler({}, context)
+    assert len(alarms.set) == 2  # they are noted
+
+
+def test_a_queue_that_no_worker_has_seen_yet_has_its_alarm_too(
+    conn: psycopg.Connection, context: FakeContext, alarms: Alarms
+) -> None:
+    """A job enqueued, or a schedule made, by somebody who kicks nobody."""
+    enqueue(conn, "any", {}, queue="delayed", delay=timedelta(hours=2))
+    schedules.put(conn, schedules.NewSchedule(name="s", cron="0 0 1 1 *", task="a", queue="cron"))
+    reaper.handler({}, context)
+    assert sorted(queue for queue, _ in alarms.set) == ["cron", "delayed"]
+
+
+def test_an_alarm_that_was_lost_is_armed_anew_for_what_it_should_have_woken(
+    conn: psycopg.Connection, context: FakeContext, alarms: Alarms
+) -> None:
+    queues.configure(conn, "default", max_workers=1)
+    enqueue(conn, "any", {})
+    conn.execute(EXPIRE)
+    conn.execute("update pgq_core.queues set alarm_at = now() - interval '10 min'")
+    reaper.handler({}, context)
+    retry = value(conn, "select run_at from pgq_core.jobs where status = 'queued'")
+    assert alarms.set == [("default", retry)]
+
+
+def test_a_refused_alarm_is_said_in_the_mark(
+    conn: psycopg.Connection, context: FakeContext, alarms: Alarms
+) -> None:
+    queues.configure(conn, "default", max_workers=1)
+    alarms.accept = False
+    enqueue(conn, "any", {}, delay=timedelta(hours=2))
+    reaper.handler({}, context)
+    ahead = value(conn, "select alarm_at - now() from pgq_core.queues")
+    assert timedelta(minutes=4) < ahead <= timedelta(minutes=5)
+
+
+def test_with_wake_ups_off_or_the_time_nearly_up_nothing_is_noted_or_armed(
+    conn: psycopg.Connection,
+    context: FakeContext,
+    alarms: Alarms,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queues.configure(conn, "default", max_workers=1)
+    enqueue(conn, "any", {}, delay=timedelta(hours=2))
+    reaper.handler({}, FakeContext(seconds=9))
+    monkeypatch.setenv("PGQ_WAKEUPS", "false")
+    runtime.settings.cache_clear()
+    reaper.handler({}, context)
+    assert (alarms.set, marks(conn)) == ([], {"default": None})

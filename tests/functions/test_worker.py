@@ -133,7 +133,7 @@ def test_lam_06_no_connection_outlives_an_invocation(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("in the middle")
 
-    monkeypatch.setattr("pgq_core.queues.outlook", broken)
+    monkeypatch.setattr("pgq_core.alarm.outlook", broken)
     monkeypatch.setattr("pgq_core.queues.with_work", broken)
     monkeypatch.setattr("pgq_core.queues.stats", broken)
     for handler, event in (

@@ -164,7 +164,7 @@ def test_everything_of_ours_lies_in_one_schema(conn: psycopg.Connection) -> None
         AND relkind IN ('r', 'v', 'S') ORDER BY 2"""
     assert conn.execute(query).fetchall() == [
         ("pgq_core", name)
-        for name in ("jobs", "jobs_archive", "jobs_id_seq", "migrations", "queues")
+        for name in ("jobs", "jobs_archive", "jobs_id_seq", "migrations", "queues", "schedules")
     ]
 
 
@@ -174,9 +174,11 @@ def test_every_instant_is_by_the_clock_of_the_database_or_was_given_by_the_calle
     parameters = {name for text in texts for name in re.findall(r"%\((\w+)\)s", text)}
     values = {"queue", "task", "payload", "headers", "priority", "max_attempts", "unique_key"}
     claims = {"ids", "id", "attempts", "limit", "worker", "verb", "error", "status", "before"}
-    settings = {"paused", "name", "checksum", "oldest_code"}
-    durations = {"lease", "delay", "retry_in", "wait", "done", "failed"}
-    asked_by_the_caller, read_from_the_database = {"run_at"}, {"at", "mark"}
+    settings = {"paused", "name", "checksum", "oldest_code", "max_workers"}
+    settings |= {"cron", "timezone", "in_code", "kept"}
+    durations = {"lease", "delay", "retry_in", "wait", "done", "failed", "patience"}
+    asked_by_the_caller, read_from_the_database = {"run_at"}, {"at", "mark", "slot"}
+    read_from_the_database |= {"next", "next_at"}  # counted from its clock
     told_by_the_alarm = {"woken_for"}  # and therefore spent with a margin of a minute
     instants = asked_by_the_caller | read_from_the_database | told_by_the_alarm
     assert parameters - values - claims - settings - durations == instants

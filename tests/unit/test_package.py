@@ -96,6 +96,7 @@ def test_the_package_holds_what_it_needs_and_no_more(tmp_path: Path, app: Path) 
     assert names == {
         "app",
         "aws_lambda_powertools",
+        "cronsim",
         "functions",
         "jmespath",
         "pgq_core",
@@ -103,6 +104,7 @@ def test_the_package_holds_what_it_needs_and_no_more(tmp_path: Path, app: Path) 
         "psycopg_binary",
         "psycopg_binary.libs",
         "typing_extensions.py",
+        "tzdata",
     }
     assert {"app/jobs.py", "functions/worker.py", "pgq_core/sql/claim.sql"} <= files.keys()
     assert not [name for name in files if name.endswith((".pyc", ".pyi"))]

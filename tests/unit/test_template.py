@@ -201,15 +201,23 @@ def test_each_functions_permissions_are_what_it_needs(expanded: dict[str, Any]) 
         },
         "ProducerPolicy": {"lambda:InvokeFunction"},
     }
-    keeper = resources(expanded, "AWS::IAM::Role")["KeeperRole"]["ManagedPolicyArns"]
-    assert "WakeupPolicy" not in str(keeper)
+    attached = resources(expanded, "AWS::IAM::Role")
+    wakeups = {"Fn::If": ["WakesUp", {"Ref": "WakeupPolicy"}, {"Ref": "AWS::NoValue"}]}
+    for role in ("WorkerRole", "KeeperRole"):
+        assert wakeups in attached[role]["ManagedPolicyArns"]
 
 
 def test_both_sweeps_fire_at_one_minute_and_bear_no_fixed_name(expanded: dict[str, Any]) -> None:
     sweeps = resources(expanded, "AWS::Scheduler::Schedule")
     assert sweeps.keys() == {"WorkerFunctionSweep", "ReaperFunctionSweep"}
+    times = {name: sweep["ScheduleExpression"]["Ref"] for name, sweep in sweeps.items()}
+    assert times == {
+        "WorkerFunctionSweep": "SweepSchedule",
+        "ReaperFunctionSweep": "ReaperSchedule",
+    }
+    defaults = {expanded["Parameters"][name]["Default"] for name in times.values()}
+    assert len(defaults) == 1
     for sweep in sweeps.values():
-        assert sweep["ScheduleExpression"] == {"Ref": "SweepSchedule"}
         assert sweep["FlexibleTimeWindow"] == {"Mode": "OFF"}
         assert "Name" not in sweep
     assert sweeps["WorkerFunctionSweep"]["Target"]["Input"] == '{"queue": "*"}'

@@ -8,7 +8,7 @@ import pytest
 from pgq_core import NoKick, Tasks, claim
 from tests.worker.fakes import Drain, Put, Statements, TimeLeft
 
-WAKE = ["ledger", "wake", "reclaim", "crowd"]
+WAKE = ["ledger", "wake", "reclaim", "due_schedules", "crowd"]
 
 
 @pytest.fixture
@@ -25,12 +25,12 @@ def round_trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return trips
 
 
-def test_an_empty_wake_costs_six_statements(
+def test_an_empty_wake_costs_seven_statements(
     drain: Drain, statements: Statements, round_trips: list[int]
 ) -> None:
     drain(time_left=TimeLeft(60))
     assert statements.sent == [*WAKE, "claim", "outlook"]
-    assert round_trips == [6]
+    assert round_trips == [7]
     assert len(drain.worker.opened) == 1
 
 
@@ -42,7 +42,7 @@ def test_a_batch_costs_two_statements_however_many_jobs_it_holds(
     statements.sent.clear()
     drain(batch_size=50, kick=NoKick(), time_left=TimeLeft(60))
     assert statements.sent == [*WAKE, "claim", "complete", "claim", "outlook"]
-    assert round_trips == [8]
+    assert round_trips == [9]
 
 
 def test_a_backlog_costs_one_look_more_per_full_batch(

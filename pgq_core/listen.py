@@ -1,0 +1,167 @@
+"""A worker that stays, for jobs within milliseconds on a database that need not sleep.
+
+It drains as every worker does, and then waits for the earliest of a notification, the next instant
+at which somebody is needed (a due time, the end of a lease, a cron slot) and its fallback poll. A
+notification is a hint, sent only for what is inserted, and only to who listens at that moment;
+after each loss of the connection it drains before it waits (first article, "Waking workers").
+"""
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+
+from . import queues
+from .db import Connection, run
+from .tasks import Tasks
+from .worker import LEASE, SLACK, work
+
+logger = logging.getLogger(__name__)
+
+FALLBACK = timedelta(minutes=15)  # longer than the time after which most databases suspend
+EVERY_MARK = datetime(2999, 1, 1, tzinfo=UTC)  # whoever noted them may be gone
+GLANCE = 0.5  # s between looks at the time left; costs the database nothing
+PAUSE = 5.0  # s before a lost connection is made again
+
+Connect = Callable[[], Connection]
+
+
+def hearing(conn: Connection) -> tuple[bool, bool]:
+    """Say whether *conn* is direct, with no pooler in between, and whether inserts notify."""
+    [(pid, notifies)] = run(conn, "hearing")
+    return pid == conn.info.backend_pid, notifies
+
+
+def notify(conn: Connection, *, on: bool) -> None:
+    """Let inserts of jobs notify who listens, or stop that; needs the owner of the table."""
+    run(conn, "notify_on" if on else "notify_off")
+
+
+class OwnAlarm:
+    """Be an alarm that the process sets itself: it stays, and wakes at the instant."""
+
+    at: datetime | None = None
+
+    def arm(self, queue: str, at: datetime) -> bool:  # noqa: ARG002 - it has one queue only
+        """Remember *at*."""
+        self.at = at
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listener:
+    """Drain *queue* whenever there is reason to, until there is no time left.
+
+    Args:
+        connect: makes direct connections, not through a pooler in transaction mode.
+        fallback: how long to wait at most between two drains; timedelta.max = as long as nothing
+            happens. One shorter than the database's suspend timeout keeps it awake.
+        time_left: 0 ends it: the job that runs is finished, the rest handed back.
+    """
+
+    connect: Connect
+    tasks: Tasks
+    queue: str
+    batch_size: int
+    fallback: timedelta = FALLBACK
+    time_left: Callable[[], timedelta]
+
+    def run(self) -> None:
+        """Listen and drain; connect again whenever the connection is lost."""
+        while self.time_left():
+            try:
+                with closing(self.connect()) as ears:
+                    ears.autocommit = True
+                    self._prick(ears)
+                    self._attend(ears)
+            except psycopg.OperationalError as error:
+                logger.warning("connection lost, listening again", extra={"error": str(error)})
+                self._sleep(PAUSE)
+
+    def _prick(self, ears: Connection) -> None:
+        """Listen from here on, and say so if nothing will be heard."""
+        direct, notifies = hearing(ears)
+        if not direct:
+            logger.warning("a pooler is in between: in transaction mode nothing is heard")
+        if not notifies:
+            logger.warning("inserts send no notification: run `pgq-core notify on`")
+        run(ears, "listen")
+
+    def _attend(self, ears: Connection) -> None:
+        alarm = OwnAlarm()
+        woken_for: datetime | None = EVERY_MARK
+        while self.time_left():
+            self._drain(alarm, woken_for)
+            woken_for = self._wait(ears, alarm)
+        if alarm.at is not None:  # nobody will be there
+            queues.defer_alarm(ears, self.queue, alarm.at)
+
+    def _drain(self, alarm: OwnAlarm, woken_for: datetime | None) -> None:
+        worker = f"listener:{uuid.uuid4()}"
+        with self._leases_kept(worker):
+            work(
+                self.connect,
+                self.tasks,
+                queue=self.queue,
+                batch_size=self.batch_size,
+                time_left=self.time_left,
+                alarm=alarm,
+                worker_id=worker,
+                woken_for=woken_for,
+            )
+
+    def _wait(self, ears: Connection, alarm: OwnAlarm) -> datetime | None:
+        """Wait for a notification, the next instant or the fallback; return the instant if it came.
+
+        It is that of our own alarm, or an earlier one: whoever else noted that one may be gone.
+        """
+        [(now,)] = run(ears, "clock")
+        look = queues.outlook(ears, self.queue)
+        known = [at.astimezone(UTC) for at in (alarm.at, look and look[0]) if at]
+        ahead = min(known) - now.astimezone(UTC) if known else timedelta.max
+        patience = min(self.fallback, ahead)
+        until = time.monotonic() + patience.total_seconds() + SLACK
+        while (left := until - time.monotonic()) > 0:
+            if not self.time_left() or self._hears(ears, left):
+                return None
+        if ahead > patience:
+            return None
+        alarm.at = None
+        return min(known)
+
+    def _hears(self, ears: Connection, seconds: float) -> bool:
+        """Glance at what has come in, all of it: one drain answers many notifications."""
+        heard = list(ears.notifies(timeout=min(seconds, GLANCE), stop_after=1))
+        return any(notice.payload == self.queue for notice in heard)
+
+    @contextmanager
+    def _leases_kept(self, worker: str) -> Iterator[None]:
+        """Prolong the leases of *worker* from a thread: a handler may run longer than one lasts."""
+        done = threading.Event()
+        thread = threading.Thread(target=self._keep, args=(worker, done), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _keep(self, worker: str, done: threading.Event) -> None:
+        while not done.wait(LEASE.total_seconds() / 3):
+            try:
+                with closing(self.connect()) as conn:
+                    conn.autocommit = True
+                    run(conn, "keep_leases", queue=self.queue, worker=worker, lease=LEASE)
+            except psycopg.Error as error:
+                logger.warning("leases not prolonged", extra={"error": str(error)})
+
+    def _sleep(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and self.time_left():
+            time.sleep(GLANCE)

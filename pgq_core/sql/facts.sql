@@ -1,0 +1,22 @@
+-- Purpose: what the doctor looks at in the database as a whole, in one row.
+-- Invariant: reads the statistics views and the catalog only; what a role may not see counts as nothing there.
+-- Locks: none. Index: none.
+SELECT clock_timestamp() AS now,
+       pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean AS read_only,
+       (SELECT string_agg(needed.privilege || ' on ' || needed.name, ', ')
+        FROM (VALUES ('jobs', 'SELECT'), ('jobs', 'INSERT'), ('jobs', 'UPDATE'), ('jobs', 'DELETE'),
+                     ('queues', 'SELECT'), ('queues', 'INSERT'), ('queues', 'UPDATE'),
+                     ('schedules', 'SELECT'), ('schedules', 'UPDATE'), ('jobs_archive', 'INSERT'))
+             AS needed (name, privilege)
+        WHERE NOT has_table_privilege('pgq_core.' || needed.name, needed.privilege)) AS missing,
+       (SELECT now() - min(xact_start) FROM pg_catalog.pg_stat_activity
+        WHERE backend_xmin IS NOT NULL AND datname = current_database()
+          AND backend_type <> 'autovacuum worker') AS oldest_snapshot,
+       (SELECT count(*) FROM pg_catalog.pg_replication_slots WHERE NOT active) AS idle_slots,
+       (SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_catalog.pg_stat_user_tables
+        WHERE relid = 'pgq_core.jobs'::regclass) AS dead_rows,
+       current_setting('autovacuum')::boolean AS autovacuum,
+       (SELECT count(*) FROM pg_catalog.pg_stat_activity
+        WHERE backend_type = 'autovacuum worker' AND datname = current_database()) AS vacuuming,
+       (SELECT count(*) FROM pg_catalog.pg_replication_slots
+        WHERE active AND slot_type = 'logical') AS logical_slots

@@ -1,0 +1,203 @@
+"""What surrounds every command: the database, the answer, what went wrong, the signals.
+
+This is an edge: here the environment is read, the database opened, logs are formatted and signals
+caught.
+"""
+
+import json
+import logging
+import os
+import re
+import signal
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from rich.console import Console
+from rich.table import Table
+
+from .db import Connection
+from .errors import ConfigError, PgqError
+from .migrate import check
+
+COULD_NOT, WRONG_USAGE, INTERRUPTED = 1, 2, 130
+
+CONNECT_TIMEOUT = 10  # s: psycopg's own is 130; a database that has to wake up may need 40
+NO_LIMIT = timedelta(days=1)  # as work() is told it: no invocation lasts as long
+WIDE = 10_000  # columns: more than any table needs
+
+_BAD_DSN = (
+    "DATABASE_URL is no connection string: expected postgresql://user:password@host:5432/database, "
+    "special characters of the password as %-codes"
+)
+#: What to do, by the name of a database error's class or of a base of it.
+_REMEDIES = {
+    "InsufficientPrivilege": "use a role that may do this, or have it granted",
+    "ReadOnlySqlTransaction": "name the primary, not a replica",
+    "OperationalError": "check that the database is up and named by DATABASE_URL or PG*",
+}
+_LOG_FIELDS = {*vars(logging.makeLogRecord({})), "message", "asctime"}
+
+
+@contextmanager
+def until_signal() -> Iterator[Callable[[], timedelta]]:
+    """Yield the time left to work(): none after the first SIGINT or SIGTERM.
+
+    Then it ends as at a deadline: after the job, the rest handed back. The second one interrupts.
+    """
+    stopped = False
+
+    def stop(*_: object) -> None:
+        nonlocal stopped
+        if stopped:
+            raise KeyboardInterrupt
+        stopped = True
+        os.write(2, b"pgq-core: finishing the job; a second signal interrupts it\n")
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: timedelta(0) if stopped else NO_LIMIT
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def database() -> Iterator[Connection]:
+    """Open the database and make sure that its schema and this code fit."""
+    with connect() as conn:
+        check(conn)
+        yield conn
+
+
+def connect() -> Connection:
+    """Open the database that the environment names; libpq reads the PG* variables by itself."""
+    dsn = os.environ.get("DATABASE_URL", "")
+    try:
+        parts = conninfo_to_dict(dsn)
+        if _is_torn(parts):
+            raise ConfigError(_BAD_DSN)
+        seconds = parts.get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT")
+        return psycopg.connect(
+            dsn,
+            autocommit=True,
+            prepare_threshold=None,
+            application_name="pgq/cli",
+            connect_timeout=seconds or CONNECT_TIMEOUT,
+        )
+    except psycopg.ProgrammingError:  # its text would show the password
+        raise ConfigError(_BAD_DSN) from None
+
+
+def _is_torn(parts: Mapping[str, Any]) -> bool:
+    """Tell whether a bare @ or / in the password has cut a URL in the wrong place.
+
+    Then a piece of the password passes for a host, a port or a database, and messages show it.
+    """
+    names = f"{parts.get('host', '')}{parts.get('dbname', '')}"
+    return "@" in names or re.fullmatch(r"[\d,]*", str(parts.get("port", ""))) is None
+
+
+def show(answer: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print *answer* as one JSON document, as a table of its rows, or line by line."""
+    [first, *_] = answer.values()
+    if as_json:
+        click.echo(json.dumps(answer))
+    elif isinstance(first, list) and first and isinstance(first[0], Mapping):
+        _print_rows(first)
+    else:
+        click.echo(_lines(answer))
+
+
+def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print a table, or each row line by line where the terminal is too narrow for one."""
+    table = Table(*map(_label, rows[0]), box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*map(_text, row.values()))
+    console = Console(markup=False, highlight=False)
+    wide = console.options.update(width=WIDE)
+    if not (console.is_terminal or "COLUMNS" in os.environ):
+        console.width = WIDE  # a pipe has no width
+    if console.measure(table, options=wide).minimum <= console.width:
+        console.print(table)
+    else:
+        click.echo("\n\n".join(map(_lines, rows)))
+
+
+def _lines(row: Mapping[str, Any]) -> str:
+    return "\n".join(f"{_label(name):<15} {_text(value)}" for name, value in row.items())
+
+
+def _label(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _text(value: object) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case list():
+            return ", ".join(map(_text, value)) or "none"
+        case _:
+            return _printable(str(value))
+
+
+def _printable(text: str) -> str:
+    """Keep what others stored from steering the terminal."""
+    return text if text.isprintable() else ascii(text)
+
+
+class Line(logging.Formatter):
+    """Print a log record with the facts that came in its extra fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return "pgq-core: message (fact=value ...)", and the traceback if there is one."""
+        facts = [f"{k}={v}" for k, v in vars(record).items() if k not in _LOG_FIELDS]
+        text = super().format(record)
+        head, _, rest = text.partition("\n")
+        head = f"{head} ({' '.join(facts)})" if facts else head
+        return f"{head}\n{rest}" if rest else head
+
+
+def explain(error: BaseException) -> int:
+    """Print what went wrong in one line; return the exit code."""
+    if isinstance(error, OSError):  # stdout is full or closed: Python must not flush it once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if not isinstance(error, BrokenPipeError):  # whoever reads has enough: nothing to be told
+        line = _printable(" ".join(_sentence(error).split()))
+        click.echo(f"pgq-core: {line}", err=True)
+    match error:
+        case click.UsageError() | ConfigError():
+            return WRONG_USAGE
+        case KeyboardInterrupt():
+            return INTERRUPTED
+        case _:
+            return COULD_NOT
+
+
+def _sentence(error: BaseException) -> str:
+    match error:
+        case click.UsageError():
+            where = error.ctx.command_path if error.ctx else "pgq-core"
+            return f"{error.format_message().rstrip('.')}; see {where} --help"
+        case PgqError() | OSError() | ImportError():
+            return str(error)
+        case psycopg.Error():
+            names = [base.__name__ for base in type(error).__mro__]
+            remedy = next((_REMEDIES[n] for n in names if n in _REMEDIES), "see the server's log")
+            # Its primary message only: the detail may show a row, and with it a payload.
+            return f"{error.diag.message_primary or error}; {remedy}"
+        case KeyboardInterrupt():
+            return "interrupted; what had begun was rolled back or handed back"
+        case _:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{Path(frame.filename).name}, line {frame.lineno}"
+            return f"unexpected {type(error).__name__}: {error} ({place}); please report it"
