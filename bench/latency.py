@@ -55,9 +55,9 @@ class TimedProducer(Producer):
 
     committed: int = 0
 
-    def _send(self, tx: Transaction) -> None:
+    def _send(self, conn: Connection, wanted: Wanted) -> None:
         self.committed = time.time_ns()
-        super()._send(tx)
+        super()._send(conn, wanted)
 
 
 @dataclass

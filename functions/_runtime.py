@@ -153,8 +153,12 @@ def _address() -> str:
 @cache
 def _secret(arn: str) -> dict[str, str]:
     import boto3
+    from botocore.config import Config
 
-    text = boto3.client("secretsmanager").get_secret_value(SecretId=arn)["SecretString"]
+    # A VPC without an endpoint answers nothing, and botocore would wait longer than we live.
+    limits = Config(connect_timeout=2, read_timeout=4, retries={"total_max_attempts": 2})
+    client = boto3.client("secretsmanager", config=limits)
+    text = client.get_secret_value(SecretId=arn)["SecretString"]
     try:
         return _parts(text)
     except (ValueError, psycopg.ProgrammingError):  # their texts may show the password

@@ -13,7 +13,6 @@ from pgq_core.queues import QueueStats
 
 from . import _runtime as runtime
 
-_BATCH = 1000
 _CALL = timedelta(seconds=10)  # an alarm takes 2 s at most, and the first one the import of boto3
 _COUNTS = ("ready", "delayed", "running", "expired", "failed")
 
@@ -25,7 +24,7 @@ def handler(event: object, context: LambdaContext) -> dict[str, int]:  # noqa: A
     noted: dict[str, datetime] = {}
     with runtime.connect("reaper") as conn:
         swept = {
-            "reclaimed": _reclaim(conn),
+            "reclaimed": len(reaper.reclaim_all(conn)),
             "removed": reaper.cleanup(
                 conn,
                 done=timedelta(days=settings.keep_done),
@@ -44,15 +43,6 @@ def handler(event: object, context: LambdaContext) -> dict[str, int]:  # noqa: A
         runtime.logger.info("queue", extra=asdict(one))
     runtime.publish({**swept, **_totals(stats)}, oldest_due=MetricUnit.Seconds)
     return swept
-
-
-def _reclaim(conn: Connection) -> int:
-    """Reclaim every expired lease, in committed batches."""
-    total = count = len(reaper.reclaim(conn, limit=_BATCH))
-    while count == _BATCH:
-        count = len(reaper.reclaim(conn, limit=_BATCH))
-        total += count
-    return total
 
 
 def _note(conn: Connection, names: Iterable[str]) -> dict[str, datetime]:

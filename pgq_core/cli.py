@@ -8,7 +8,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -25,8 +25,6 @@ from .doctor import Deployment, examine
 from .errors import PgqError
 from .job import check_name
 from .terminal import COULD_NOT, Line, connect, database, explain, show, until_signal
-
-RECLAIM = 1000  # jobs of one statement
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -232,7 +230,7 @@ def reap(
     """
     done, failed = timedelta(days=keep_done), timedelta(days=keep_failed)
     with database() as conn, Console(stderr=True).status("reaping"):
-        back = [row.status for rows in _reclaim(conn, queue) for row in rows]
+        back = [row.status for row in reaper.reclaim_all(conn, queue=queue)]
         removed = reaper.cleanup(conn, done=done, failed=failed, archive=archive)
     answer = {"reclaimed": len(back), "failed": back.count("failed"), "removed": removed}
     show(answer, as_json=as_json)
@@ -410,11 +408,6 @@ def _wrong_usage() -> Iterator[None]:
         yield
     except (TypeError, ValueError) as error:
         raise click.UsageError(str(error), click.get_current_context()) from None
-
-
-def _reclaim(conn: Connection, queue: str | None) -> Iterator[Sequence[reaper.Reclaimed]]:
-    while rows := reaper.reclaim(conn, queue=queue, limit=RECLAIM):
-        yield rows
 
 
 def _payload(text: str) -> Any:  # noqa: ANN401 - NewJob refuses what is no object

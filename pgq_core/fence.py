@@ -8,17 +8,17 @@ All expect an idle autocommit connection, or run in the transaction that the cal
 that is locked elsewhere holds up its own write only, and no longer than its lease lasts.
 """
 
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from psycopg import errors as pg
-
-from .db import Connection, again, run
+from .db import Connection, run
 from .errors import LeaseLost
 from .job import Job, check_delay
 from .outcome import describe
 
+LOOK = 0.05  # s between two tries at a row that is locked elsewhere
 FOREVER = timedelta(days=36500)  # as a wait: then the lease is the bound
 
 
@@ -47,7 +47,7 @@ def fail(
         ValueError: *retry_in* is out of range.
     """
     delay = None if retry_in is None else check_delay("retry_in", retry_in)
-    return _write_one(conn, "fail", job, error=describe(error), retry_in=delay)
+    return _write_one(conn, "fail", job, error=describe(error), delay=delay)
 
 
 def extend(conn: Connection, job: Job, lease: timedelta) -> None:
@@ -77,7 +77,7 @@ def unknown(conn: Connection, job: Job) -> str:
 
 def holds(conn: Connection, job: Job) -> bool:
     """Tell whether the claim still holds *job*, at this moment."""
-    return bool(run(conn, "standing", id=job.id, attempts=job.attempts))
+    return job.id in _rows(conn, "holds", [job])
 
 
 def settled(conn: Connection, verb: str, jobs: Sequence[Job]) -> dict[int, str]:
@@ -98,15 +98,17 @@ def write(
     Returns id and new status of the jobs written. *wait* is how long to wait for the lock of a row
     if its lease does not end before; with 0 what is locked is left out like what is lost.
     """
-    if not jobs:
-        return {}
-    written = _rows(conn, verb, jobs, **params)
-    left = [job for job in jobs if job.id not in written]
-    if left and verb != "extend":
-        written |= settled(conn, verb, left)
+    end, left = time.monotonic() + wait.total_seconds(), list(jobs)
+    written: dict[int, str] = {}
+    while left:
+        written |= _rows(conn, verb, left, **params)
         left = [job for job in left if job.id not in written]
-    for job in left if wait else ():
-        written |= _wait_and_write(conn, verb, job, wait, params)
+        written |= settled(conn, verb, left) if left else {}
+        if not left or time.monotonic() >= end:
+            break
+        live = _rows(conn, "holds", left)
+        left = [job for job in left if live.get(job.id) and job.id not in written]
+        time.sleep(LOOK if left else 0)
     return written
 
 
@@ -117,26 +119,6 @@ def _write_one(conn: Connection, verb: str, job: Job, **params: Any) -> str:  # 
     return written[job.id]
 
 
-def _wait_and_write(
-    conn: Connection, verb: str, job: Job, wait: timedelta, params: dict[str, object]
-) -> dict[int, str]:
-    """Write once the row's lock is gone, in a transaction of its own or the caller's."""
-    try:
-        return again(conn, lambda: _bounded_write(conn, verb, job, wait, params))
-    except pg.LockNotAvailable:
-        return {}
-
-
-def _bounded_write(
-    conn: Connection, verb: str, job: Job, wait: timedelta, params: dict[str, object]
-) -> dict[int, str]:
-    with conn.transaction():
-        if not run(conn, "bound_wait", id=job.id, attempts=job.attempts, wait=wait):
-            return {}
-        run(conn, "hold", id=job.id, attempts=job.attempts)
-        return _rows(conn, verb, [job], **params)
-
-
-def _rows(conn: Connection, name: str, jobs: Sequence[Job], **params: object) -> dict[int, str]:
+def _rows(conn: Connection, name: str, jobs: Sequence[Job], **params: object) -> dict[int, Any]:
     ids, attempts = [job.id for job in jobs], [job.attempts for job in jobs]
     return dict(run(conn, name, ids=ids, attempts=attempts, **params))

@@ -122,25 +122,7 @@ class Job:
 
 
 #: The order in which every statement that returns whole jobs lists their columns.
-COLUMNS = (
-    "id",
-    "queue",
-    "task",
-    "payload",
-    "status",
-    "attempts",
-    "max_attempts",
-    "released",
-    "priority",
-    "run_at",
-    "created_at",
-    "locked_until",
-    "locked_by",
-    "crashed",
-    "unique_key",
-    "headers",
-    "last_error",
-)
+COLUMNS = Job.__slots__[:-1]
 
 
 def from_row(row: tuple[Any, ...]) -> Job:

@@ -6,7 +6,7 @@ Writing it is `fence.py`'s part, so that the rules can be read (and tested) with
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, assert_never
+from typing import Literal
 
 from .errors import BadPayload
 from .job import LONGEST_DELAY, SHORTEST_DELAY, Job, check_delay
@@ -58,18 +58,8 @@ class Settlement:
     delay: timedelta | None = None
 
     def params(self) -> dict[str, object]:
-        """Return what the statement of the verb wants to know."""
-        match self.verb:
-            case "fail":
-                return {"error": self.error, "retry_in": self.delay}
-            case "snooze":
-                return {"delay": self.delay}
-            case "discard":
-                return {"error": self.error}
-            case "complete" | "release" | "unknown":
-                return {}
-            case _:
-                assert_never(self.verb)
+        """Return the parameters; each verb's statement takes what it knows."""
+        return {"error": self.error, "delay": self.delay}
 
 
 COMPLETE = Settlement(verb="complete")

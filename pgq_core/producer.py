@@ -8,12 +8,12 @@ nothing of ours is ever raised; whatever is in doubt, kick: a kick too many cost
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
-from weakref import WeakKeyDictionary
+from functools import partial
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -25,6 +25,9 @@ from .job import MAX_PAYLOAD_BYTES, Enqueued, NewJob, check_name
 from .kick import Kick, NoKick
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
+#: Per queue, the ids of its jobs if all are for later; None = something may be due at once.
+Wanted = dict[str, list[int] | None]
 
 _served: ContextVar[tuple[str, Place] | None] = ContextVar("pgq_core_served", default=None)
 
@@ -38,8 +41,7 @@ class Transaction:
 
     conn: Connection
     max_payload_bytes: int
-    #: Per queue, the ids of its jobs if all are for later; None = something may be due at once.
-    wanted: dict[str, list[int] | None] = field(default_factory=dict)
+    wanted: Wanted = field(default_factory=dict)
     complete: bool = False
 
     def enqueue(self, task: str, payload: Mapping[str, Any], **options: Any) -> Enqueued:  # noqa: ANN401
@@ -83,7 +85,7 @@ class Producer:
         """Take the *kick* to send, and the limit for payload and headers as UTF-8 JSON."""
         self._kick = kick
         self._max_payload_bytes = max_payload_bytes
-        self._open: WeakKeyDictionary[Connection, Transaction] = WeakKeyDictionary()
+        self._open: dict[Connection, Transaction] = {}
         self.stats: Counter[str] = Counter(sent=0, coalesced=0, failed=0)
 
     @contextmanager
@@ -112,12 +114,12 @@ class Producer:
         except BaseException as error:
             refused = isinstance(error, psycopg.Error) and not conn.closed
             if outer is None and tx.complete and not refused:  # was the COMMIT done? then kick
-                self._send(tx)
+                self._send(conn, tx.wanted)
             raise
         finally:
             self._restore(conn, outer)
         if tx.complete:
-            outer.absorb(tx) if outer else self._send(tx)
+            outer.absorb(tx) if outer else self._send(conn, tx.wanted)
 
     def _restore(self, conn: Connection, outer: Transaction | None) -> None:
         if outer is None:
@@ -136,23 +138,21 @@ class Producer:
         for name in names:
             check_name("queues", name)
         require_idle(conn)
-        tx = Transaction(conn=conn, max_payload_bytes=self._max_payload_bytes)
-        tx.wanted = dict.fromkeys(names)
-        self._send(tx)
+        self._send(conn, dict.fromkeys(names))
 
-    def _send(self, tx: Transaction) -> None:
-        """Send what *tx* wants; after a time-out no more: 2 s in all is what a commit may cost."""
+    def _send(self, conn: Connection, wanted: Wanted) -> None:
+        """Kick what is wanted; after a time-out no more: 2 s in all is what a commit may cost."""
         if isinstance(self._kick, NoKick):  # sets no mark: it must not silence the others
             return
         began, timed_out = time.monotonic(), False
-        for queue, ids in tx.wanted.items():
-            if (queue, place(tx.conn)) == _served.get():
+        for queue, ids in wanted.items():
+            if (queue, place(conn)) == _served.get():
                 continue
             if timed_out or time.monotonic() - began > AT_MOST:
                 self.stats["failed"] += 1
                 continue
             started = time.monotonic()
-            result = request(tx.conn, self._kick, queue, ids or ())
+            result = request(conn, self._kick, queue, ids or ())
             self.stats[result] += 1
             timed_out = result == "failed" and time.monotonic() - started > SLOW
 
@@ -174,17 +174,20 @@ def serving(queue: str, where: Place) -> Iterator[None]:
         _served.reset(token)
 
 
-def request(conn: Connection, kick: Kick, queue: str, future: Iterable[int] = ()) -> str:
+def request(conn: Connection, kick: Kick, queue: str, future: Sequence[int] = ()) -> str:
     """Kick *queue* unless somebody's kick is pending; return "sent", "coalesced" or "failed".
 
     Never raises: the commit is done.
     """
-    asked = _ask(conn, queue, list(future))
-    if not asked.needed:
+    unknown: queues.KickRequest = (True, None)
+    ask = partial(queues.request_kick, queue=queue, future=future)
+    needed, mark = _quietly(conn, ask, unknown)
+    if not needed:
         return "coalesced"
     if send(kick, queue):
         return "sent"
-    _withdraw(conn, queue, asked)
+    if mark is not None:
+        _quietly(conn, partial(queues.withdraw_kick, queue=queue, mark=mark), None)
     return "failed"
 
 
@@ -197,20 +200,11 @@ def send(kick: Kick, queue: str, hop: int = 0) -> bool:
         return False
 
 
-def _ask(conn: Connection, queue: str, future: list[int]) -> queues.KickRequest:
+def _quietly(conn: Connection, act: Callable[[Connection], T], otherwise: T) -> T:
+    """Return what *act* does in a transaction of its own, or *otherwise* when it cannot."""
     try:
         with autocommit(conn):
-            return queues.request_kick(conn, queue, future)
+            return act(conn)
     except Exception:
-        logger.warning("kick mark not read, kicking anyway", exc_info=True, extra={"queue": queue})
-        return queues.KickRequest(needed=True)
-
-
-def _withdraw(conn: Connection, queue: str, asked: queues.KickRequest) -> None:
-    if asked.mark is None:
-        return
-    try:
-        with autocommit(conn):
-            queues.withdraw_kick(conn, queue, asked.mark)
-    except Exception:
-        logger.warning("kick mark not withdrawn", exc_info=True, extra={"queue": queue})
+        logger.warning("kick mark not used", exc_info=True)
+        return otherwise

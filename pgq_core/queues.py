@@ -5,11 +5,17 @@ known time. Both are hints that save invocations: losing one costs latency, neve
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from psycopg import errors as pg
+
 from .db import Connection, run
 from .job import check_int, check_name
+
+#: Whether to kick, and which mark to withdraw if the kick is not accepted.
+KickRequest = tuple[bool, datetime | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,14 +31,6 @@ class QueueStats:
     expired: int
     failed: int
     oldest: timedelta | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KickRequest:
-    """Say whether to kick, and which mark to withdraw if the kick is not accepted."""
-
-    needed: bool
-    mark: datetime | None = None
 
 
 def pause(conn: Connection, queue: str) -> None:
@@ -78,7 +76,7 @@ def request_kick(conn: Connection, queue: str, future: Sequence[int] = ()) -> Ki
         future: the ids of the jobs committed, if none of them was meant to run at once.
     """
     [(needed, mark)] = run(conn, "request_kick", queue=queue, ids=list(future))
-    return KickRequest(needed=needed, mark=mark)
+    return needed, mark
 
 
 def withdraw_kick(conn: Connection, queue: str, mark: datetime) -> None:
@@ -88,7 +86,8 @@ def withdraw_kick(conn: Connection, queue: str, mark: datetime) -> None:
 
 def wake(conn: Connection, queue: str, woken_for: datetime | None) -> None:
     """Clear the pending kick of *queue* and spend the alarms up to a minute after *woken_for*."""
-    run(conn, "wake", queue=queue, woken_for=woken_for)
+    with suppress(pg.LockNotAvailable):  # held longer than a kick is pending: its mark is stale
+        run(conn, "wake", queue=queue, woken_for=woken_for)
 
 
 def crowd(conn: Connection, queue: str, worker: str | None) -> tuple[bool, bool]:
@@ -105,9 +104,13 @@ def outlook(conn: Connection, queue: str) -> tuple[datetime, timedelta] | None:
 
 def note_alarm(conn: Connection, queue: str, at: datetime) -> bool:
     """Note an alarm for *at*; False if one that is no later is noted already."""
-    return bool(run(conn, "note_alarm", queue=queue, at=at))
+    try:
+        return bool(run(conn, "note_alarm", queue=queue, at=at))
+    except pg.LockNotAvailable:  # somebody keeps the row: an alarm too many is harmless
+        return True
 
 
 def defer_alarm(conn: Connection, queue: str, at: datetime) -> None:
     """Turn the alarm noted for *at*, which could not be set, into a pause of 5 minutes."""
-    run(conn, "defer_alarm", queue=queue, at=at)
+    with suppress(pg.LockNotAvailable):
+        run(conn, "defer_alarm", queue=queue, at=at)

@@ -1,13 +1,20 @@
 """Keep the table honest and small: reclaim expired leases, clean up what was kept long enough."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+
+from psycopg import errors as pg
 
 from .db import Connection, require_idle, run
 from .errors import OpenTransaction
 from .job import check_int, check_name
 
+logger = logging.getLogger(__name__)
+
+_BATCH = 1000
+_PATIENCE = 1000  # jobs that cannot be removed, before cleanup leaves it for the next time
 _MARGIN = timedelta(
     seconds=5
 )  # a batch of 10,000 takes well under a second; leave room for a slow one
@@ -22,7 +29,7 @@ class Reclaimed:
     attempts: int
 
 
-def reclaim(conn: Connection, *, queue: str | None = None, limit: int = 1000) -> list[Reclaimed]:
+def reclaim(conn: Connection, *, queue: str | None = None, limit: int = _BATCH) -> list[Reclaimed]:
     """Put back up to *limit* jobs whose lease has expired, with the backoff of a failure.
 
     A job with no attempt left is failed (first article, "Complete, retry, reclaim"). Several may
@@ -39,6 +46,16 @@ def reclaim(conn: Connection, *, queue: str | None = None, limit: int = 1000) ->
     return [Reclaimed(id=i, status=status, attempts=n) for i, status, n in rows]
 
 
+def reclaim_all(conn: Connection, *, queue: str | None = None) -> list[Reclaimed]:
+    """Do as `reclaim`, in committed batches, until no expired lease is left."""
+    back: list[Reclaimed] = []
+    while batch := reclaim(conn, queue=queue):
+        back += batch
+        if len(batch) < _BATCH:
+            break
+    return back
+
+
 def cleanup(
     conn: Connection,
     *,
@@ -49,6 +66,9 @@ def cleanup(
     time_left: Callable[[], timedelta] | None = None,
 ) -> int:
     """Delete finished jobs kept long enough, in committed batches; return how many went.
+
+    A job that the application refers to by a foreign key, or whose deletion a trigger of its own
+    refuses, is passed by, with a log line.
 
     Args:
         conn: an idle autocommit connection, since each batch is a transaction of its own.
@@ -69,10 +89,18 @@ def cleanup(
     require_idle(conn)
     if not conn.autocommit:
         raise OpenTransaction("not in autocommit mode")
-    name, total = "archive" if archive else "cleanup", 0
-    while time_left is None or time_left() > _MARGIN:
-        [(count,)] = run(conn, name, done=done, failed=failed, limit=limit)
+    kept = {"done": done, "failed": failed, "archive": archive}
+    total, skipped, batch = 0, 0, limit
+    while skipped < _PATIENCE and (time_left is None or time_left() > _MARGIN):
+        try:
+            [(count,)] = run(conn, "cleanup", limit=batch, skipped=skipped, **kept)
+        except (pg.IntegrityError, pg.RaiseException) as error:  # the application holds on to one
+            skipped += batch == 1
+            batch = max(1, batch // 10)
+            logger.warning("jobs not removed", extra={"skipped": skipped, "error": str(error)})
+            continue
         total += count
-        if count < limit:
+        if count < batch:
             break
+        batch = min(limit, batch * 10)
     return total

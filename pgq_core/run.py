@@ -3,8 +3,7 @@
 import logging
 import signal
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from datetime import timedelta
 
 from .context import Context
@@ -29,19 +28,38 @@ def run(task: Task, job: Job, ctx: Context) -> object:
         raise
     except (Retry, Snooze, Discard) as answer:
         return answer
-    except BaseException as error:
-        text = describe(error)
-        logger.warning(
-            "handler raised",
-            exc_info=error if len(text) < MAX_ERROR else None,  # it would repeat the whole message
-            extra={"job_id": job.id, "task": job.task, "attempt": job.attempt, "error": text},
-        )
+    except BaseException as error:  # noqa: BLE001 - recorded in the job; SystemExit ends a job only
+        _log(job, error)
         return error
 
 
+def _log(job: Job, error: BaseException) -> None:
+    facts: dict[str, object] = {"job_id": job.id, "task": job.task, "attempt": job.attempt}
+    text = describe(error)
+    if len(text) < MAX_ERROR:
+        logger.warning("handler raised", exc_info=error, extra=facts)
+    else:  # a traceback would repeat the whole message
+        logger.warning("handler raised", extra=facts | {"error": text})
+
+
 def _call(task: Task, job: Job, ctx: Context) -> object:
-    with _time_limit(task.timeout):
-        return task.handler(job, ctx) if task.wants_context else task.handler(job)
+    """Call the handler, bounded by SIGALRM; outside of the main thread only the lease bounds it."""
+    arguments = (job, ctx) if task.wants_context else (job,)
+    if threading.current_thread() is not threading.main_thread():
+        return task.handler(*arguments)
+    limit = _Limit(task.timeout)
+    before = signal.signal(signal.SIGALRM, limit.strike)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, task.timeout.total_seconds(), AGAIN)
+        try:
+            return task.handler(*arguments)
+        finally:
+            limit.in_force = False  # strikes here at the latest; then the outer block still disarms
+    finally:
+        limit.in_force = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if before is not None:  # None: it was not set from Python, and cannot be put back
+            signal.signal(signal.SIGALRM, before)
 
 
 def _answer(value: object) -> object:
@@ -63,24 +81,3 @@ class _Limit:
                 f"the handler ran longer than its timeout of {self.timeout.total_seconds():g} s"
             )
             raise JobTimeout(message)
-
-
-@contextmanager
-def _time_limit(timeout: timedelta) -> Iterator[None]:
-    """Bound what runs inside by SIGALRM; outside of the main thread only the lease does."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    limit = _Limit(timeout)
-    before = signal.signal(signal.SIGALRM, limit.strike)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, timeout.total_seconds(), AGAIN)
-        try:
-            yield
-        finally:
-            limit.in_force = False  # strikes here at the latest; then the outer block still disarms
-    finally:
-        limit.in_force = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        if before is not None:  # None: it was not set from Python, and cannot be put back
-            signal.signal(signal.SIGALRM, before)

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from types import TracebackType
 from typing import Self, TypeVar, assert_never
 
 import psycopg
@@ -33,8 +32,8 @@ T = TypeVar("T")
 class Link:
     """Hold the worker's one connection, replace it when it is lost, let one thread in at a time.
 
-    Only what may be done twice goes through `run`: reads, and writes under the fence, whose replay
-    the row itself recognises. A claim that is lost with its reply waits for the end of its lease.
+    What goes through `run` may be done twice: a write under the fence is recognised by the row, a
+    kick too many is harmless, and jobs whose claim's reply was lost wait for their lease to end.
     """
 
     def __init__(self, connect: Callable[[], Connection]) -> None:
@@ -52,12 +51,7 @@ class Link:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the connection, whatever happened."""
         self.close()
 
@@ -65,26 +59,20 @@ class Link:
         """Return what *act* does on the connection; do it again on a new one if it was lost."""
         until, pause = time.monotonic() + PATIENCE, 0.05
         while True:
-            try:
-                return self._once(act)
-            except psycopg.Error as error:
-                if self._conn is not None or time.monotonic() > until:
-                    raise  # the connection is fine, so this is the statement's own fault
-                logger.warning("connection lost, trying again", extra={"error": str(error)})
+            with self._lock:
+                try:
+                    return act(self._open())
+                except LeaseLost:
+                    raise
+                except psycopg.Error as error:
+                    if self._fit() or time.monotonic() > until:
+                        raise  # the connection is fine, so this is the statement's own fault
+                    logger.warning("connection lost, trying again", extra={"error": str(error)})
+                except BaseException:
+                    self.close()  # interrupted in the middle of an exchange: not fit for another
+                    raise
             time.sleep(pause)
             pause = min(pause * 2, 1.0)
-
-    def _once(self, act: Callable[[Connection], T]) -> T:
-        with self._lock:
-            try:
-                return act(self._open())
-            except (psycopg.Error, LeaseLost):
-                if self._conn is not None and self._conn.closed:
-                    self.close()
-                raise
-            except BaseException:
-                self.close()  # interrupted in the middle of an exchange: not fit for another
-                raise
 
     def _open(self) -> Connection:
         if self._conn is None or self._conn.closed:
@@ -92,6 +80,9 @@ class Link:
             self._conn = self.connect()
             self._conn.autocommit = True
         return self._conn
+
+    def _fit(self) -> bool:
+        return self._conn is not None and not self._conn.closed
 
     def close(self) -> None:
         """Close the connection; the next `run` opens another."""
@@ -102,10 +93,10 @@ class Link:
 
 
 class Settler:
-    """Write settlements through a link and count them; nothing waits for a row locked elsewhere.
+    """Write settlements through a link and count them; no start waits for a row locked elsewhere.
 
-    What could not be written for such a lock, or because the lease is lost, is tried once more
-    before the next claim, and then waits as long as *patience* says.
+    What could not be written for such a lock, or because the lease is lost, is tried again before
+    the next claim, for as long as *patience* says.
     """
 
     def __init__(self, link: Link, counts: Counter[str], patience: Callable[[], timedelta]) -> None:

@@ -1,15 +1,13 @@
 """The drain: wake, reclaim, claim, run, settle, until the queue is empty or the time is nearly up.
 
-`Drain.run` reads as the protocol of a worker (docs/lifecycle.md): nothing is claimed before the
+`_Drain.run` reads as the protocol of a worker (docs/lifecycle.md): nothing is claimed before the
 pending kick is cleared and committed; it ends only on an empty claim made while it holds no lease;
 it hands over only after its last release.
 """
 
 import logging
 import os
-import socket
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -37,7 +35,6 @@ RESERVE = timedelta(seconds=5)  # to settle, hand back and hand over before the 
 LONGEST = timedelta(minutes=15)  # a Lambda lives; who has more time left has no such end
 LEASE = timedelta(minutes=5)  # then
 MOST_HOPS = 3  # after so many, a worker that started nothing does not hand over
-RECLAIM = 1000
 GLANCE = 0.5  # s
 SLACK = 0.01  # s: so that what falls due at an instant is due after the wait
 
@@ -95,7 +92,7 @@ def work(  # noqa: PLR0913 - the knobs of one invocation, most with a right defa
     """
     check_name("queue", queue)
     check_int("batch_size", batch_size, 1, 1000)
-    worker_id = worker_id or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+    worker_id = worker_id or f"{os.uname().nodename}:{os.getpid()}:{os.urandom(4).hex()}"
     check_text("worker_id", worker_id, 200)
     return _Drain(
         link=Link(connect),
@@ -149,11 +146,8 @@ class _Drain:
     def wake(self, woken_for: datetime | None) -> None:
         """Clear the pending kick, committed before any claim; reclaim; enqueue due cron slots."""
         self.link.run(lambda conn: queues.wake(conn, self.queue, woken_for))
-        while True:
-            back = self.link.run(lambda conn: reaper.reclaim(conn, queue=self.queue, limit=RECLAIM))
-            self.counts["reclaimed"] += len(back)
-            if len(back) < RECLAIM:
-                break
+        back = self.link.run(lambda conn: reaper.reclaim_all(conn, queue=self.queue))
+        self.counts["reclaimed"] += len(back)
         self.link.run(lambda conn: schedules.fire(conn, self.queue))
 
     def has_room(self) -> bool:
@@ -208,11 +202,13 @@ class _Drain:
                 if not self.has_time_for(self.timeout(job)):
                     self.settler.release([job])
                     in_time = False
-                elif self.hold(job, todo):
+                elif self.extend(job, todo):
                     self.run_job(job)
         finally:
-            self.settler.flush()
-            self.settler.release(todo)
+            try:
+                self.settler.flush()
+            finally:
+                self.settler.release(todo)
         return in_time and not todo
 
     def isolate(self, todo: list[Job]) -> list[Job]:
@@ -225,7 +221,7 @@ class _Drain:
         task = self.tasks.get(job.task)
         return timedelta(0) if task is None or job.problem else task.timeout
 
-    def hold(self, job: Job, todo: list[Job]) -> bool:
+    def extend(self, job: Job, todo: list[Job]) -> bool:
         """Prolong the leases if *job* might outlive them; drop from *todo* what was lost."""
         need = self.timeout(job) + GRACE
         if time.monotonic() + need.total_seconds() < self.held_until:

@@ -1,4 +1,4 @@
--- Purpose: end an attempt as a failure: again after `retry_in`, or the first article's backoff (20 s doubling to
+-- Purpose: end an attempt as a failure: again after `delay`, or the first article's backoff (20 s doubling to
 --   1 h, capped before the power is taken); `failed` when the last attempt is used up.
 -- Invariant: the fence: only a job still running under the claim that is named.
 -- Locks: the rows in the order of their ids, SKIP LOCKED: one row locked elsewhere holds up no other. Index: jobs_pkey.
@@ -16,7 +16,7 @@ SET status = CASE WHEN jobs.attempts - jobs.released >= jobs.max_attempts THEN '
     crashed = 0,
     unknown_since = NULL,
     run_at = clock_timestamp() + coalesce(
-        %(retry_in)s::interval,
+        %(delay)s::interval,
         least(interval '1 hour', interval '10 seconds' * 2 ^ least(jobs.attempts - jobs.released, 9))),
     last_error = %(error)s,
     finished_at = CASE WHEN jobs.attempts - jobs.released >= jobs.max_attempts THEN clock_timestamp() END,

@@ -10,6 +10,7 @@ import pytest
 from functions import _runtime as runtime
 from functions import reaper
 from pgq_core import enqueue, queues, schedules
+from pgq_core import reaper as batches
 from tests.functions.fakes import Alarms, FakeContext, Log
 
 EXPIRE = """update pgq_core.jobs set status = 'running', attempts = 1, locked_by = 'dead',
@@ -25,7 +26,7 @@ def statuses(conn: psycopg.Connection) -> dict[str, int]:
 def test_every_expired_lease_is_put_back_in_batches_until_none_is_left(
     conn: psycopg.Connection, context: FakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reaper, "_BATCH", 10)
+    monkeypatch.setattr(batches, "_BATCH", 10)
     for queue in ("a", "b"):
         for _ in range(15):
             enqueue(conn, "any", {}, queue=queue)

@@ -13,7 +13,7 @@ def commit(place: Place) -> None:
 def ask(place: Place) -> bool:
     """Is a kick needed? The mark says from now on that one is under way."""
     future = [] if place.at == NONE else [place.own()]
-    return queues.request_kick(place.conn, QUEUE, future).needed
+    return queues.request_kick(place.conn, QUEUE, future)[0]
 
 
 def withdraw(place: Place) -> None:

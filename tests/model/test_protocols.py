@@ -110,9 +110,9 @@ def test_a_clear_that_is_not_committed_yet_silences_a_producer(
 ) -> None:
     """What "clears and claims in one transaction" stands for, on two connections."""
     worker = connect()
-    assert queues.request_kick(conn, QUEUE).needed
+    assert queues.request_kick(conn, QUEUE)[0]
     with worker.transaction():
         queues.wake(worker, QUEUE, None)
         assert claim.claim(worker, QUEUE, 1, LEASE, worker="me") == []
         enqueue(conn, "t", {}, queue=QUEUE)
-        assert not queues.request_kick(conn, QUEUE).needed
+        assert not queues.request_kick(conn, QUEUE)[0]

@@ -1,6 +1,10 @@
 """A row that somebody else has locked: the others go on, and it is waited for within the lease."""
 
+import threading
+import time
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import psycopg
 import pytest
@@ -8,7 +12,6 @@ from psycopg.pq import TransactionStatus
 
 from pgq_core import Job, fence
 from pgq_core.claim import claim
-from pgq_core.db import run
 from pgq_core.reaper import reclaim
 from tests.conftest import Connect
 from tests.sql.conftest import Background, Locked
@@ -20,6 +23,27 @@ ISOLATED = {
     "repeatable read": r"-c default_transaction_isolation=repeatable\ read",
     "serializable": "-c default_transaction_isolation=serializable",
 }
+
+
+@pytest.fixture
+def blocked(background: Background, monkeypatch: pytest.MonkeyPatch) -> Background:
+    """Begin a write in a thread; return when it has found the row locked and looks again."""
+    looked = threading.Event()
+
+    def sleep(seconds: float) -> None:
+        looked.set()
+        time.sleep(seconds)
+
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
+    monkeypatch.setattr(fence, "time", clock)
+
+    def begin(*call: Any) -> Any:
+        written = background(*call)
+        assert looked.wait(10)
+        return written
+
+    return begin
+
 
 every_verb = pytest.mark.parametrize("verb", VERBS, ids=str)
 
@@ -94,13 +118,6 @@ def test_a_write_waits_no_longer_than_it_is_told_to(
         written = fence.write(conn, "complete", batch, wait=wait)
     assert written == dict.fromkeys([batch[1].id, batch[2].id], "done")
     assert rows.read(batch[0])["status"] == "running"
-
-
-def test_a_lease_of_ten_years_can_be_waited_out(conn: psycopg.Connection, rows: Rows) -> None:
-    rows.add()
-    [job] = claim(conn, "default", 1, timedelta(days=3650))
-    with conn.transaction():
-        assert run(conn, "bound_wait", id=job.id, attempts=job.attempts, wait=fence.FOREVER)
 
 
 @pytest.mark.parametrize("options", ISOLATED.values(), ids=ISOLATED)

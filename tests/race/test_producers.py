@@ -126,13 +126,13 @@ def test_many_commits_at_once_kick_at_least_once_and_leave_a_mark(
         try:
             return queues.request_kick(other, "default")
         except pg.LockNotAvailable:  # on a machine this slow: kick, as the producer does
-            return queues.KickRequest(needed=True)
+            return (True, None)
 
     for _ in range(5):
         asked = at_once(*[commit] * 8, options=isolation)
-        assert any(request.needed for request in asked)
-        assert any(request.mark for request in asked)
-        assert queues.request_kick(conn, "default") == queues.KickRequest(needed=False)
+        assert any(request[0] for request in asked)
+        assert any(request[1] for request in asked)
+        assert queues.request_kick(conn, "default") == (False, None)
         rows.conn.execute("DELETE FROM pgq_core.queues")
 
 
@@ -147,7 +147,7 @@ def test_a_row_that_somebody_else_is_making_is_not_waited_for(
         with pytest.raises(pg.LockNotAvailable):
             queues.request_kick(conn, "default")
     assert conn.execute("SHOW lock_timeout").fetchone() == ("20s",)
-    assert not queues.request_kick(conn, "default").needed
+    assert not queues.request_kick(conn, "default")[0]
 
 
 def test_a_job_whose_producer_saw_the_mark_is_seen_by_the_worker_that_clears_it(
@@ -155,11 +155,11 @@ def test_a_job_whose_producer_saw_the_mark_is_seen_by_the_worker_that_clears_it(
 ) -> None:
     """That is why the mark is cleared, and committed, before the snapshot of the claim."""
     producer = connect()
-    assert queues.request_kick(producer, "default").needed
+    assert queues.request_kick(producer, "default")[0]
     with conn.transaction():
         queues.wake(conn, "default", None)
         new = enqueue(producer, "t", {})
-        assert not queues.request_kick(producer, "default").needed
+        assert not queues.request_kick(producer, "default")[0]
     assert [job.id for job in claim(conn, "default", 10, MINUTE)] == [new.id]
 
 

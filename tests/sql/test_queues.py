@@ -12,13 +12,13 @@ from pgq_core import Job, enqueue, enqueue_many, queues
 from pgq_core.claim import claim
 from pgq_core.fence import complete
 from pgq_core.job import NewJob
-from pgq_core.queues import KickRequest, QueueStats
+from pgq_core.queues import QueueStats
 from tests.conftest import Connect
 from tests.sql.conftest import Locked
 from tests.sql.rows import Rows
 
 MINUTE = timedelta(minutes=1)
-QUIET = KickRequest(needed=False)
+QUIET = (False, None)
 
 
 def row(conn: psycopg.Connection, queue: str = "default") -> tuple[Any, ...] | None:
@@ -158,21 +158,31 @@ def test_nothing_has_work_at_rest(conn: psycopg.Connection) -> None:
 
 def test_the_first_commit_kicks_and_leaves_its_mark(conn: psycopg.Connection) -> None:
     asked = queues.request_kick(conn, "default")
-    assert asked.needed
-    assert asked.mark is not None
-    assert asked.mark == kick_mark(conn)
-    assert timedelta(0) <= now(conn) - asked.mark < timedelta(seconds=5)
+    assert asked[0]
+    assert asked[1] is not None
+    assert asked[1] == kick_mark(conn)
+    assert timedelta(0) <= now(conn) - asked[1] < timedelta(seconds=5)
+
+
+def test_a_later_commit_leaves_its_mark_in_the_row_that_is_there(
+    conn: psycopg.Connection,
+) -> None:
+    queues.wake(conn, "default", None)
+    asked = queues.request_kick(conn, "default")
+    assert asked[1] is not None
+    assert asked[1] == kick_mark(conn)
+    assert queues.request_kick(conn, "default") == QUIET
 
 
 def test_nobody_kicks_while_a_kick_is_pending(conn: psycopg.Connection) -> None:
     asked = queues.request_kick(conn, "default")
     assert queues.request_kick(conn, "default") == QUIET
-    assert kick_mark(conn) == asked.mark
+    assert kick_mark(conn) == asked[1]
 
 
 def test_a_pending_kick_of_one_queue_silences_no_other(conn: psycopg.Connection) -> None:
     queues.request_kick(conn, "default")
-    assert queues.request_kick(conn, "other").needed
+    assert queues.request_kick(conn, "other")[0]
 
 
 @pytest.mark.parametrize(("seconds", "stale"), [(-4, False), (-6, True), (-3600, True), (3, True)])
@@ -181,8 +191,8 @@ def test_a_mark_older_than_5_s_or_of_a_clock_that_stepped_is_stale(
 ) -> None:
     set_mark(conn, "kick_requested_at", seconds)
     asked = queues.request_kick(conn, "default")
-    assert asked.needed is stale
-    assert kick_mark(conn) == asked.mark or not stale
+    assert asked[0] is stale
+    assert queues.request_kick(conn, "default") == QUIET
 
 
 def test_a_paused_queue_is_not_kicked(conn: psycopg.Connection) -> None:
@@ -190,7 +200,7 @@ def test_a_paused_queue_is_not_kicked(conn: psycopg.Connection) -> None:
     assert queues.request_kick(conn, "default") == QUIET
     assert kick_mark(conn) is None
     queues.resume(conn, "default")
-    assert queues.request_kick(conn, "default").needed
+    assert queues.request_kick(conn, "default")[0]
 
 
 def test_a_locked_row_means_kick_without_waiting(
@@ -199,7 +209,7 @@ def test_a_locked_row_means_kick_without_waiting(
     set_mark(conn, "kick_requested_at", None)
     conn.execute("SET lock_timeout = '2s'")
     with queue_locked(connect()):
-        assert queues.request_kick(conn, "default") == KickRequest(needed=True, mark=None)
+        assert queues.request_kick(conn, "default") == (True, None)
     assert kick_mark(conn) is None
 
 
@@ -212,18 +222,18 @@ def test_a_pending_kick_is_read_past_a_lock(conn: psycopg.Connection, connect: C
 
 def test_a_kick_that_was_not_accepted_is_withdrawn(conn: psycopg.Connection) -> None:
     asked = queues.request_kick(conn, "default")
-    assert asked.mark is not None
-    queues.withdraw_kick(conn, "default", asked.mark)
+    assert asked[1] is not None
+    queues.withdraw_kick(conn, "default", asked[1])
     assert kick_mark(conn) is None
-    assert queues.request_kick(conn, "default").needed
+    assert queues.request_kick(conn, "default")[0]
 
 
 def test_only_ones_own_mark_is_withdrawn(conn: psycopg.Connection) -> None:
     asked = queues.request_kick(conn, "default")
-    assert asked.mark is not None
-    queues.withdraw_kick(conn, "default", asked.mark - timedelta(microseconds=1))
-    queues.withdraw_kick(conn, "other", asked.mark)
-    assert kick_mark(conn) == asked.mark
+    assert asked[1] is not None
+    queues.withdraw_kick(conn, "default", asked[1] - timedelta(microseconds=1))
+    queues.withdraw_kick(conn, "other", asked[1])
+    assert kick_mark(conn) == asked[1]
 
 
 # --- jobs for later ---
@@ -248,27 +258,27 @@ def test_a_job_for_later_kicks_unless_an_alarm_wakes_somebody_in_time(
 ) -> None:
     set_mark(conn, "alarm_at", alarm)
     ids = later(conn, 900, 600)
-    assert queues.request_kick(conn, "default", ids).needed is needed
+    assert queues.request_kick(conn, "default", ids)[0] is needed
 
 
 def test_an_alarm_at_the_very_instant_of_a_job_is_in_time(conn: psycopg.Connection) -> None:
     set_mark(conn, "alarm_at", 600)
     at = alarm_mark(conn)
     new = enqueue(conn, "t", {}, run_at=at)
-    assert not queues.request_kick(conn, "default", [new.id]).needed
+    assert not queues.request_kick(conn, "default", [new.id])[0]
 
 
 def test_an_alarm_silences_no_job_that_is_due(conn: psycopg.Connection, rows: Rows) -> None:
     set_mark(conn, "alarm_at", 500)
-    assert queues.request_kick(conn, "default").needed
+    assert queues.request_kick(conn, "default")[0]
     queues.wake(conn, "default", None)
     ids = later(conn, 900)
     rows.age(ids[0], "run_at", 1)
-    assert queues.request_kick(conn, "default", ids).needed
+    assert queues.request_kick(conn, "default", ids)[0]
 
 
 def test_jobs_for_later_kick_where_the_queue_has_no_row(conn: psycopg.Connection) -> None:
-    assert queues.request_kick(conn, "default", later(conn, 900)).needed
+    assert queues.request_kick(conn, "default", later(conn, 900))[0]
 
 
 def test_jobs_for_later_kick_not_while_a_kick_is_pending(conn: psycopg.Connection) -> None:
@@ -286,7 +296,7 @@ def test_a_worker_makes_the_row_and_clears_the_kick(conn: psycopg.Connection) ->
     queues.request_kick(conn, "default")
     queues.wake(conn, "default", None)
     assert kick_mark(conn) is None
-    assert queues.request_kick(conn, "default").needed
+    assert queues.request_kick(conn, "default")[0]
 
 
 @pytest.mark.parametrize(("ahead", "spent"), [(-500, True), (0, True), (59, True), (61, False)])
@@ -310,7 +320,7 @@ def test_a_worker_woken_by_a_kick_spends_no_alarm(conn: psycopg.Connection) -> N
 def test_a_worker_with_an_alarm_too_far_ahead_still_clears_the_kick(
     conn: psycopg.Connection,
 ) -> None:
-    set_mark(conn, "alarm_at", 1000)
+    set_mark(conn, "alarm_at", 70)
     set_mark(conn, "kick_requested_at", 0)
     queues.wake(conn, "default", now(conn))
     assert kick_mark(conn) is None
@@ -417,22 +427,30 @@ def test_at_rest_nobody_is_needed(conn: psycopg.Connection, rows: Rows) -> None:
     assert queues.outlook(conn, "default") is None
 
 
-def test_the_next_run_at_counts_whatever_its_priority(conn: psycopg.Connection, rows: Rows) -> None:
+@pytest.mark.parametrize("plan", ["", "-c enable_indexscan=off -c enable_bitmapscan=off"])
+def test_the_next_run_at_counts_whatever_its_priority(
+    connect: Connect, rows: Rows, plan: str
+) -> None:
     rows.add(priority=0, at=600)
+    rows.add(priority=9, at=900)
     [job_id] = rows.add(priority=9, at=300)
-    look = queues.outlook(conn, "default")
+    look = queues.outlook(connect(options=plan), "default")
     assert look is not None
     assert look[0] == rows.read(job_id)["run_at"]
     assert 295 < look[1].total_seconds() <= 300
 
 
-def test_the_end_of_a_lease_counts_if_it_is_sooner(
-    conn: psycopg.Connection, rows: Rows, job: Job
+@pytest.mark.parametrize("plan", ["", "-c enable_indexscan=off -c enable_bitmapscan=off"])
+def test_the_end_of_the_first_lease_counts_if_it_is_sooner(
+    connect: Connect, rows: Rows, plan: str
 ) -> None:
     rows.add(at=600)
-    look = queues.outlook(conn, "default")
+    rows.add(status="running", locked_until="2030-01-01Z")
+    [job_id] = rows.add(status="running", locked_until="2030-01-01Z")
+    rows.age(job_id, "locked_until", -300)
+    look = queues.outlook(connect(options=plan), "default")
     assert look is not None
-    assert look[0] == job.locked_until
+    assert look[0] == rows.read(job_id)["locked_until"]
 
 
 def test_a_due_job_that_a_lock_hid_is_looked_for_in_30_s(

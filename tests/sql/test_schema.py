@@ -175,8 +175,8 @@ def test_every_instant_is_by_the_clock_of_the_database_or_was_given_by_the_calle
     values = {"queue", "task", "payload", "headers", "priority", "max_attempts", "unique_key"}
     claims = {"ids", "id", "attempts", "limit", "worker", "verb", "error", "status", "before"}
     settings = {"paused", "name", "checksum", "oldest_code", "max_workers"}
-    settings |= {"cron", "timezone", "in_code", "kept"}
-    durations = {"lease", "delay", "retry_in", "wait", "done", "failed", "patience"}
+    settings |= {"archive", "skipped", "cron", "timezone", "in_code", "kept"}
+    durations = {"lease", "delay", "done", "failed", "patience"}
     asked_by_the_caller, read_from_the_database = {"run_at"}, {"at", "mark", "slot"}
     read_from_the_database |= {"next", "next_at"}  # counted from its clock
     told_by_the_alarm = {"woken_for"}  # and therefore spent with a margin of a minute
