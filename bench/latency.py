@@ -26,8 +26,9 @@ from local.ministack import Cloud, ministack
 from local.postgres import Server, postgres
 from local.sam import RUNTIME, build_and_deploy
 from pgq_core import LambdaKick, Producer
+from pgq_core.db import Connection
 from pgq_core.migrate import migrate
-from pgq_core.producer import Transaction
+from pgq_core.producer import Wanted
 
 PROBE = Path(__file__).with_name("latency_probe")
 TABLE = Path(__file__).parents[1] / "docs" / "benchmarks" / "latency.md"
