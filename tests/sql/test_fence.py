@@ -231,7 +231,7 @@ def test_a_batch_completed_in_part_is_completed_in_whole_by_the_replay(
 def test_a_completion_ends_the_lease_and_clears_what_it_must(
     conn: psycopg.Connection, rows: Rows, job: Job
 ) -> None:
-    rows.change(job, crashed=2, unknown_since="2026-01-01Z", last_error="the first time")
+    rows.change(job, crashed=1, unknown_since="2026-01-01Z", last_error="the first time")
     assert fence.complete(conn, [job]) == {job.id}
     row = rows.read(job)
     assert (row["status"], row["settled"], row["crashed"]) == ("done", 1, 0)
@@ -247,15 +247,15 @@ def test_completing_nothing_is_no_statement(connect: Connect) -> None:
 
 
 def test_a_release_costs_nothing_and_proves_nothing(conn: psycopg.Connection, rows: Rows) -> None:
-    rows.add(crashed=1, at=-100, last_error="before")
+    rows.add(attempts=1, crashed=1, at=-100, last_error="before")
     job = claimed(conn)
     fence.release(conn, [job])
     row = rows.read(job)
-    assert (row["status"], row["attempts"], row["released"], row["settled"]) == ("queued", 1, 1, 1)
+    assert (row["status"], row["attempts"], row["released"], row["settled"]) == ("queued", 2, 1, 2)
     assert (row["crashed"], row["last_error"], row["run_at"]) == (1, "before", job.run_at)
     assert (row["locked_until"], row["locked_by"]) == (None, None)
     again = claimed(conn)
-    assert (again.attempts, again.attempt) == (2, 1)
+    assert (again.attempts, again.attempt) == (3, 2)
 
 
 BACKOFF = [20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600, 3600]
@@ -285,7 +285,7 @@ def test_the_backoff_of_the_thousandth_attempt_is_an_hour(
 def test_a_failure_is_written_down_and_queued_again(
     conn: psycopg.Connection, rows: Rows, job: Job
 ) -> None:
-    rows.change(job, crashed=2, unknown_since="2026-01-01Z")
+    rows.change(job, crashed=1, unknown_since="2026-01-01Z")
     assert fence.fail(conn, job, ValueError("no such user")) == "queued"
     row = rows.read(job)
     assert row["last_error"] == "ValueError: no such user"
@@ -350,7 +350,7 @@ def test_a_delay_out_of_range_is_refused_before_any_statement(
 
 
 def test_a_snooze_is_no_failure(conn: psycopg.Connection, rows: Rows, job: Job) -> None:
-    rows.change(job, crashed=2, unknown_since="2026-01-01Z", last_error="before")
+    rows.change(job, crashed=1, unknown_since="2026-01-01Z", last_error="before")
     fence.snooze(conn, job, timedelta(hours=2))
     row = rows.read(job)
     assert (row["status"], row["attempts"], row["released"], row["settled"]) == ("queued", 1, 1, 1)
@@ -362,7 +362,7 @@ def test_a_snooze_is_no_failure(conn: psycopg.Connection, rows: Rows, job: Job) 
 def test_a_discard_fails_the_job_whatever_attempts_are_left(
     conn: psycopg.Connection, rows: Rows, job: Job
 ) -> None:
-    rows.change(job, crashed=2, unknown_since="2026-01-01Z")
+    rows.change(job, crashed=1, unknown_since="2026-01-01Z")
     fence.discard(conn, job, "no such address")
     row = rows.read(job)
     assert (row["status"], row["settled"], row["crashed"]) == ("failed", 1, 0)
@@ -411,14 +411,14 @@ def test_a_hold_can_be_asked_for(conn: psycopg.Connection, rows: Rows, job: Job)
 def test_an_unknown_task_is_put_off_as_long_as_it_has_been_unknown(
     conn: psycopg.Connection, rows: Rows, job: Job, unknown_for: float | None, wait: float
 ) -> None:
-    rows.change(job, crashed=2)
+    rows.change(job, crashed=1)
     if unknown_for is not None:
         rows.age(job, "unknown_since", unknown_for)
     since = rows.read(job)["unknown_since"]
     assert fence.unknown(conn, job) == "queued"
     row = rows.read(job)
     assert wait - 1 < rows.seconds_to(job) <= wait + 5
-    assert (row["attempts"], row["released"], row["settled"], row["crashed"]) == (1, 1, 1, 2)
+    assert (row["attempts"], row["released"], row["settled"], row["crashed"]) == (1, 1, 1, 1)
     assert row["unknown_since"] == since or since is None
     assert -5 < rows.seconds_to(job, "unknown_since") + (unknown_for or 0) <= 0
     assert row["last_error"] == "no worker knows the task 't'"
