@@ -131,6 +131,7 @@ def _open(address: str, function_name: str) -> psycopg.Connection[Any]:
         prepare_threshold=None,
         connect_timeout=settings().connect_timeout,
         application_name=f"pgq/{function_name}",
+        client_encoding="utf8",  # a role's own default may not hold what jobs do
     )
 
 

@@ -23,26 +23,30 @@ def handler(event: object, context: LambdaContext) -> dict[str, int]:  # noqa: A
     settings, time_left = runtime.settings(), runtime.time_left(context)
     noted: dict[str, datetime] = {}
     with runtime.connect("reaper") as conn:
-        swept = {
-            "reclaimed": len(reaper.reclaim_all(conn)),
-            "removed": reaper.cleanup(
-                conn,
-                done=timedelta(days=settings.keep_done),
-                failed=timedelta(days=settings.keep_failed),
-                archive=settings.archive,
-                time_left=time_left,
-            ),
-        }
+        swept = {"reclaimed": len(reaper.reclaim_all(conn))}
         stats = queues.stats(conn)
+        _report(stats)
         if settings.wakeups:
             names = {one.queue for one in stats} | {one.queue for one in schedules.find(conn)}
             noted = _note(conn, names) if time_left() >= _CALL else {}
+        swept["removed"] = reaper.cleanup(
+            conn,
+            done=timedelta(days=settings.keep_done),
+            failed=timedelta(days=settings.keep_failed),
+            archive=settings.archive,
+            time_left=time_left,
+        )
     _arm(noted, time_left)
     runtime.logger.info("swept", extra=swept)
+    runtime.publish(swept)
+    return swept
+
+
+def _report(stats: Sequence[QueueStats]) -> None:
+    """Publish the figures before the long work, which may not get to its end."""
     for one in stats:
         runtime.logger.info("queue", extra=asdict(one))
-    runtime.publish({**swept, **_totals(stats)}, oldest_due=MetricUnit.Seconds)
-    return swept
+    runtime.publish(_totals(stats), oldest_due=MetricUnit.Seconds)
 
 
 def _note(conn: Connection, names: Iterable[str]) -> dict[str, datetime]:

@@ -73,7 +73,8 @@ class Context:
         self.done = completed  # not after a swallowed psycopg.Rollback
 
     def _complete(self, conn: Connection) -> None:
-        if self._job.id not in fence.complete(conn, [self._job]):
+        # No replay: what an earlier transaction of this attempt completed is not this one's effect.
+        if not fence.write(conn, "complete", [self._job], replay=False):
             raise LeaseLost(self._job.id, self._job.attempts)
 
     def _committed(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors as pg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from .errors import OpenTransaction, SchemaMismatch
@@ -48,7 +48,7 @@ def run(conn: Connection, name: str, /, **params: object) -> list[Row]:
     or a deadlock (PostgreSQL 13.5: "applications must be prepared to retry") is tried again.
 
     Raises:
-        TypeError: *conn* is not a synchronous psycopg connection.
+        TypeError, ValueError: *conn* is no synchronous psycopg connection, or in pipeline mode.
         SchemaMismatch: the tables or functions the statement needs do not exist.
         psycopg.Error: whatever else the database says, unchanged.
     """
@@ -56,6 +56,8 @@ def run(conn: Connection, name: str, /, **params: object) -> list[Row]:
     if not isinstance(given, psycopg.Connection):
         message = f"conn: a psycopg.Connection is expected, not {type(conn).__name__}"
         raise TypeError(message)
+    if conn.info.pipeline_status is not PipelineStatus.OFF:
+        raise ValueError("conn: it is in pipeline mode, in which a statement has no answer yet")
     return again(conn, lambda: _execute(conn, name, params))
 
 

@@ -52,6 +52,8 @@ def fail(
 
 def extend(conn: Connection, job: Job, lease: timedelta) -> None:
     """Prolong the lease of *job* to *lease* from now; raise `LeaseLost` if it was lost."""
+    if lease <= timedelta(0):
+        raise ValueError(f"lease: more than 0 s is expected, not {lease}")
     _write_one(conn, "extend", job, lease=lease)
 
 
@@ -91,19 +93,21 @@ def write(
     jobs: Sequence[Job],
     *,
     wait: timedelta = FOREVER,
+    replay: bool = True,
     **params: object,
 ) -> dict[int, str]:
     """Write at once what is free, then look at each of the rest: ours already, locked, or lost.
 
     Returns id and new status of the jobs written. *wait* is how long to wait for the lock of a row
-    if its lease does not end before; with 0 what is locked is left out like what is lost.
+    if its lease does not end before; with 0 what is locked is left out like what is lost. Without
+    *replay*, a job that this very write has settled before counts as lost.
     """
     end, left = time.monotonic() + wait.total_seconds(), list(jobs)
     written: dict[int, str] = {}
     while left:
         written |= _rows(conn, verb, left, **params)
         left = [job for job in left if job.id not in written]
-        written |= settled(conn, verb, left) if left else {}
+        written |= settled(conn, verb, left) if left and replay else {}
         if not left or time.monotonic() >= end:
             break
         live = _rows(conn, "holds", left)

@@ -6,7 +6,7 @@ Writing it is `fence.py`'s part, so that the rules can be read (and tested) with
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from .errors import BadPayload
 from .job import LONGEST_DELAY, SHORTEST_DELAY, Job, check_delay
@@ -57,7 +57,7 @@ class Settlement:
     error: str = ""
     delay: timedelta | None = None
 
-    def params(self) -> dict[str, object]:
+    def params(self) -> dict[str, Any]:
         """Return the parameters; each verb's statement takes what it knows."""
         return {"error": self.error, "delay": self.delay}
 
@@ -72,6 +72,14 @@ def decide(job: Job, outcome: object, backoff: Backoff | None = None) -> Settlem
 
     None of the values a handler returns is kept: anything but the three answers is success.
     """
+    try:
+        return _decide(job, outcome, backoff)
+    except BaseException as wrong:  # noqa: BLE001 - a user's subclass; no answer of one job ends a drain
+        kinds = f"{type(outcome).__name__}, {type(wrong).__name__}"
+        return Settlement(verb="fail", error=f"the handler's answer cannot be read: {kinds}")
+
+
+def _decide(job: Job, outcome: object, backoff: Backoff | None) -> Settlement:
     match outcome:
         case Snooze():
             return Settlement(verb="snooze", delay=outcome.delay)
@@ -98,8 +106,10 @@ def _fail(job: Job, error: BaseException, backoff: Backoff | None) -> Settlement
 
 def describe(error: BaseException | str) -> str:
     """Return an error as text that PostgreSQL can store: kind and message, cut by characters."""
-    if isinstance(error, _Outcome | str):
-        text = str(error)
+    if isinstance(error, str):
+        text = error
+    elif isinstance(error, _Outcome):
+        text = _message(error)
     else:
         text = f"{type(error).__name__}: {_message(error)}"
     text = text.replace("\x00", "\\x00").encode(errors="backslashreplace").decode()
@@ -109,5 +119,5 @@ def describe(error: BaseException | str) -> str:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as wrong:  # noqa: BLE001 - a user's __str__; its failure is what we can tell
+    except BaseException as wrong:  # noqa: BLE001 - a user's __str__; its failure is what we can tell
         return f"(its message failed with {type(wrong).__name__})"

@@ -29,7 +29,7 @@ T = TypeVar("T")
 #: Per queue, the ids of its jobs if all are for later; None = something may be due at once.
 Wanted = dict[str, list[int] | None]
 
-_served: ContextVar[tuple[str, Place] | None] = ContextVar("pgq_core_served", default=None)
+_served: ContextVar["Served | None"] = ContextVar("pgq_core_served", default=None)
 
 SLOW = 0.4  # s: a kick that failed after this long timed out; the next queue's would do so too
 AT_MOST = 2.0  # s: what the kicks of one commit may cost, before the last of them
@@ -146,7 +146,8 @@ class Producer:
             return
         began, timed_out = time.monotonic(), False
         for queue, ids in wanted.items():
-            if (queue, place(conn)) == _served.get():
+            served = _served.get()
+            if served is not None and served.takes(queue, conn, self._kick):
                 continue
             if timed_out or time.monotonic() - began > AT_MOST:
                 self.stats["failed"] += 1
@@ -158,20 +159,45 @@ class Producer:
 
 
 def _can_commit(conn: Connection) -> bool:
-    if conn.info.transaction_status is TransactionStatus.INTRANS:
+    if conn.info.transaction_status is not TransactionStatus.INERROR:
         return True
     logger.warning("a statement had failed, so the transaction is rolled back: no job was enqueued")
     return False
 
 
-@contextmanager
-def serving(queue: str, where: Place) -> Iterator[None]:
-    """Kick nobody for *queue* from inside: the drain that runs the handler claims once more."""
-    token = _served.set((queue, where))
-    try:
-        yield
-    finally:
-        _served.reset(token)
+@dataclass(kw_only=True)
+class Served:
+    """Be the queue that a drain serves: it claims once more, so its handlers need not kick for it.
+
+    What was withheld is made up for, once, when the drain ends otherwise than on an empty claim.
+    """
+
+    queue: str
+    where: Place
+    withheld: list[Kick] = field(default_factory=list)
+    ended: bool = False
+
+    def takes(self, queue: str, conn: Connection, kick: Kick) -> bool:
+        """Tell whether the drain will see what was committed; keep *kick* in case it does not."""
+        mine = not self.ended and (queue, place(conn)) == (self.queue, self.where)
+        if mine:
+            self.withheld.append(kick)
+        return mine
+
+    @contextmanager
+    def handling(self) -> Iterator[None]:
+        """Let a handler run inside."""
+        token = _served.set(self)
+        try:
+            yield
+        finally:
+            _served.reset(token)
+
+    def end(self) -> None:
+        """Send what is still withheld."""
+        self.ended = True
+        for kick in self.withheld[:1]:
+            send(kick, self.queue)
 
 
 def request(conn: Connection, kick: Kick, queue: str, future: Sequence[int] = ()) -> str:

@@ -1,6 +1,7 @@
 """Run one handler under its timeout, and bring back whatever comes of it as a value."""
 
 import logging
+import os
 import signal
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Generator
@@ -14,6 +15,7 @@ from .tasks import Task
 
 logger = logging.getLogger(__name__)
 
+FORKED = 70  # the exit code of such a child
 AGAIN = 1.0  # s: a handler that swallowed its JobTimeout gets the next one then
 
 
@@ -22,6 +24,7 @@ def run(task: Task, job: Job, ctx: Context) -> object:
 
     Only `KeyboardInterrupt` passes: it means the worker, not the job.
     """
+    pid = os.getpid()
     try:
         return _answer(_call(task, job, ctx))
     except KeyboardInterrupt:
@@ -31,6 +34,9 @@ def run(task: Task, job: Job, ctx: Context) -> object:
     except BaseException as error:  # noqa: BLE001 - recorded in the job; SystemExit ends a job only
         _log(job, error)
         return error
+    finally:
+        if os.getpid() != pid:  # the handler forked, and its child must not become a second worker
+            os._exit(FORKED)
 
 
 def _log(job: Job, error: BaseException) -> None:

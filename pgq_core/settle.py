@@ -9,13 +9,13 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Self, TypeVar, assert_never
 
 import psycopg
 
-from .db import Connection
+from .db import Connection, is_idle
 from .errors import LeaseLost
 from .fence import write
 from .job import Job
@@ -68,6 +68,7 @@ class Link:
                     if self._fit() or time.monotonic() > until:
                         raise  # the connection is fine, so this is the statement's own fault
                     logger.warning("connection lost, trying again", extra={"error": str(error)})
+                    self.close()
                 except BaseException:
                     self.close()  # interrupted in the middle of an exchange: not fit for another
                     raise
@@ -82,7 +83,13 @@ class Link:
         return self._conn
 
     def _fit(self) -> bool:
-        return self._conn is not None and not self._conn.closed
+        """Tell whether the connection is good for another statement; libpq may not know it lost."""
+        return self._conn is not None and is_idle(self._conn)
+
+    def lost(self) -> bool:
+        """Tell whether the last statement failed because there is no connection."""
+        with self._lock:
+            return not self._fit()
 
     def close(self) -> None:
         """Close the connection; the next `run` opens another."""
@@ -113,7 +120,7 @@ class Settler:
         """Write how the attempt at *job* ended; a completion may wait up to 100 ms."""
         if settlement.verb == "complete":
             self._gather(job)
-        elif not self._write([job], settlement, timedelta(0)):
+        elif not self._try([job], settlement, timedelta(0)):
             self._stuck.append((job, settlement))
 
     def _gather(self, job: Job) -> None:
@@ -137,7 +144,7 @@ class Settler:
                 self._timer.cancel()
                 self._timer = None
             if self._finished:
-                written = self._write(self._finished, COMPLETE, timedelta(0))
+                written = self._try(self._finished, COMPLETE, timedelta(0))
                 left = (job for job in self._finished if job.id not in written)
                 self._stuck += [(job, COMPLETE) for job in left]
                 self._finished.clear()
@@ -147,13 +154,17 @@ class Settler:
         self._flush()
         while self._stuck:
             job, settlement = self._stuck[0]
-            if not self._write([job], settlement, self._patience()):
+            if not self._try([job], settlement, self._patience()):
                 self.lose([job])
             del self._stuck[0]
 
+    def put_back(self, jobs: Iterable[Job]) -> None:
+        """Hand back, before the next claim, *jobs* whose leases could not be prolonged."""
+        self._stuck += [(job, RELEASE) for job in jobs]
+
     def release(self, jobs: Sequence[Job]) -> None:
         """Hand back *jobs* that were not started."""
-        released = self._write(jobs, RELEASE, self._patience())
+        released = self._try(jobs, RELEASE, self._patience())
         self.lose([job for job in jobs if job.id not in released])
 
     def lose(self, jobs: Sequence[Job]) -> None:
@@ -161,6 +172,17 @@ class Settler:
         for job in jobs:
             logger.warning("lease lost", extra={"job_id": job.id, "attempts": job.attempts})
         self._counts["lost"] += len(jobs)
+
+    def _try(self, jobs: Sequence[Job], settlement: Settlement, wait: timedelta) -> dict[int, str]:
+        """Write; what the database refuses to do for these jobs must not keep it from others'."""
+        try:
+            return self._write(jobs, settlement, wait)
+        except psycopg.Error as error:
+            if self._link.lost():
+                raise
+            facts = {"job_ids": [job.id for job in jobs][:10], "error": str(error)}
+            logger.warning("settlement refused", extra=facts)
+            return {}
 
     def _write(
         self, jobs: Sequence[Job], settlement: Settlement, wait: timedelta

@@ -181,7 +181,7 @@ class Tasks:
             raise ConfigError(message)
         try:
             found = getattr(importlib.import_module(module_name), attribute)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             message = f"tasks: cannot load {spec!r}: {type(error).__name__}: {error}"
             raise ConfigError(message) from error
         if not isinstance(found, cls):

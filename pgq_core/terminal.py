@@ -11,7 +11,7 @@ import re
 import signal
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,8 @@ def until_signal() -> Iterator[Callable[[], timedelta]]:
         if stopped:
             raise KeyboardInterrupt
         stopped = True
-        os.write(2, b"pgq-core: finishing the job; a second signal interrupts it\n")
+        with suppress(OSError):  # nobody may be reading
+            os.write(2, b"pgq-core: finishing the job; a second signal interrupts it\n")
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -90,6 +91,7 @@ def connect() -> Connection:
             prepare_threshold=None,
             application_name="pgq/cli",
             connect_timeout=seconds or CONNECT_TIMEOUT,
+            client_encoding="utf8",
         )
     except psycopg.ProgrammingError:  # its text would show the password
         raise ConfigError(_BAD_DSN) from None

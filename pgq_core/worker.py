@@ -1,6 +1,6 @@
 """The drain: wake, reclaim, claim, run, settle, until the queue is empty or the time is nearly up.
 
-`_Drain.run` reads as the protocol of a worker (docs/lifecycle.md): nothing is claimed before the
+`_Drain.follow` reads as the protocol of a worker (docs/lifecycle.md): nothing is claimed before the
 pending kick is cleared and committed; it ends only on an empty claim made while it holds no lease;
 it hands over only after its last release.
 """
@@ -22,7 +22,7 @@ from .job import Job, check_int, check_name, check_text
 from .kick import Kick, NoKick
 from .migrate import check
 from .outcome import UNKNOWN, decide
-from .producer import request, send, serving
+from .producer import Served, request, send
 from .run import run
 from .settle import Link, Settler
 from .tasks import Task, Tasks
@@ -126,22 +126,31 @@ class _Drain:
     held_until: float = 0.0  # by this process's monotonic clock
 
     def __post_init__(self) -> None:
+        self.served = Served(queue=self.queue, where=None)
         self.settler = Settler(self.link, self.counts, self.patience)
 
     def run(self, woken_for: datetime | None) -> DrainReport:
-        with self.link:
-            self.link.run(check)
-            while True:
-                self.wake(woken_for)
-                if self.has_room() and not self.drain():
-                    self.hand_over()
-                    break
-                woken_for = self.rest()
-                if woken_for is None:
-                    break
+        try:
+            with self.link:
+                self.link.run(check)
+                self.served.where = self.link.run(place)
+                self.follow(woken_for)
+        finally:
+            self.served.end()
         report = DrainReport(**self.counts)
         logger.info("drain ended", extra={"queue": self.queue, **asdict(report)})
         return report
+
+    def follow(self, woken_for: datetime | None) -> None:
+        """Wake and drain, hand over or rest, and again whenever a rest was waited out in place."""
+        while True:
+            self.wake(woken_for)
+            if self.has_room() and not self.drain():
+                self.hand_over()
+                return
+            woken_for = self.rest()
+            if woken_for is None:
+                return
 
     def wake(self, woken_for: datetime | None) -> None:
         """Clear the pending kick, committed before any claim; reclaim; enqueue due cron slots."""
@@ -160,6 +169,7 @@ class _Drain:
         while self.has_time_for(timedelta(0)):
             jobs = self.claim()
             if not jobs:
+                self.served.withheld.clear()
                 return True
             self.recruit(len(jobs))
             if not self.run_batch(jobs):
@@ -213,8 +223,8 @@ class _Drain:
 
     def isolate(self, todo: list[Job]) -> list[Job]:
         """Leave the first of *todo* alone: write what has finished, hand back the others."""
-        self.settler.flush()
         self.settler.release(todo[1:])
+        self.settler.flush()
         return todo[:1]
 
     def timeout(self, job: Job) -> timedelta:
@@ -230,7 +240,7 @@ class _Drain:
         lease, held = max(LEASE, need), [job, *todo]
         self.held_until = time.monotonic() + lease.total_seconds()
         kept = self.link.run(lambda conn: fence.extend_many(conn, held, lease))
-        self.settler.lose([one for one in held if one.id not in kept])
+        self.settler.put_back(one for one in held if one.id not in kept)
         todo[:] = [one for one in todo if one.id in kept]
         return job.id in kept
 
@@ -247,7 +257,7 @@ class _Drain:
     def run_task(self, task: Task, job: Job) -> None:
         ctx = Context(job, self.link, task.timeout)
         try:
-            with serving(self.queue, self.link.run(place)):
+            with self.served.handling():
                 outcome = run(task, job, ctx)
         except KeyboardInterrupt as interrupt:
             self.settler.settle(job, decide(job, interrupt))

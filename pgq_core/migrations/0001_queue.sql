@@ -44,8 +44,9 @@ CREATE TABLE pgq_core.jobs (
     CONSTRAINT jobs_objects  CHECK (jsonb_typeof(payload) = 'object' AND jsonb_typeof(headers) = 'object'),
     CONSTRAINT jobs_priority CHECK (priority BETWEEN 0 AND 9),
     CONSTRAINT jobs_limit    CHECK (max_attempts BETWEEN 1 AND 1000),
-    CONSTRAINT jobs_counts   CHECK (attempts >= 0 AND released BETWEEN 0 AND attempts
-                                    AND crashed >= 0 AND settled BETWEEN 0 AND attempts),
+    -- An upper bound, so that counting on never overflows and stops the queue.
+    CONSTRAINT jobs_counts   CHECK (attempts BETWEEN 0 AND 1000000000 AND released BETWEEN 0 AND attempts
+                                    AND crashed BETWEEN 0 AND attempts AND settled BETWEEN 0 AND attempts),
     -- A lease without an end would never be reclaimed.
     CONSTRAINT jobs_lease    CHECK (status <> 'running' OR locked_until IS NOT NULL),
     -- No infinity and no absurd date: clients cannot read the first, and the second is never due.

@@ -185,4 +185,5 @@ def test_a_connection_is_fit_for_a_pooler_in_transaction_mode(
         "prepare_threshold": None,
         "connect_timeout": 40,
         "application_name": "pgq/worker",
+        "client_encoding": "utf8",
     }
