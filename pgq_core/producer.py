@@ -23,6 +23,7 @@ from .db import Connection, Place, autocommit, place, require_idle
 from .enqueue import enqueue, enqueue_many
 from .job import MAX_PAYLOAD_BYTES, Enqueued, NewJob, check_name
 from .kick import Kick, NoKick
+from .tasks import Task
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -44,8 +45,18 @@ class Transaction:
     wanted: Wanted = field(default_factory=dict)
     complete: bool = False
 
-    def enqueue(self, task: str, payload: Mapping[str, Any], **options: Any) -> Enqueued:  # noqa: ANN401
-        """Enqueue one job; the arguments are those of `pgq_core.enqueue`."""
+    def enqueue(
+        self,
+        task: str | Task,
+        payload: Mapping[str, Any],
+        **options: Any,  # noqa: ANN401 - those of enqueue
+    ) -> Enqueued:
+        """Enqueue one job; the arguments are those of `pgq_core.enqueue`.
+
+        *task* may be a registered handler too: then its own queue, priority and max_attempts hold.
+        """
+        if isinstance(task, Task):
+            options, task = task.options() | options, task.name
         options = {"max_payload_bytes": self.max_payload_bytes} | options
         enqueued = enqueue(self.conn, task, payload, **options)
         later = options.get("delay") is not None or options.get("run_at") is not None
@@ -83,6 +94,8 @@ class Producer:
 
     def __init__(self, kick: Kick, *, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> None:
         """Take the *kick* to send, and the limit for payload and headers as UTF-8 JSON."""
+        if isinstance(kick, type) or not callable(getattr(kick, "kick", None)):
+            raise TypeError(f"kick: a Kick such as LambdaKick(name) is expected, not {kick!r}")
         self._kick = kick
         self._max_payload_bytes = max_payload_bytes
         self._open: dict[Connection, Transaction] = {}

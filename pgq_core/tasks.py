@@ -39,14 +39,18 @@ class Task:
     def enqueue(self, conn: Connection, payload: Mapping[str, Any], **options: Any) -> Enqueued:  # noqa: ANN401
         """Enqueue a job for this task with its own queue, priority and max_attempts.
 
-        *options* are those of `pgq_core.enqueue`, and win over the task's own.
+        Kicks nobody, as `pgq_core.enqueue`, whose *options* win over the task's own. Where a worker
+        is to be woken, give the task to `tx.enqueue` of a producer's transaction.
         """
-        defaults: dict[str, Any] = {
+        return enqueue(conn, self.name, payload, **self.options() | options)
+
+    def options(self) -> dict[str, Any]:
+        """Return what of `enqueue` the task decides."""
+        return {
             "queue": self.queue,
             "priority": self.priority,
             "max_attempts": self.max_attempts,
         }
-        return enqueue(conn, self.name, payload, **defaults | options)
 
 
 class Tasks:
@@ -73,7 +77,7 @@ class Tasks:
         Args:
             name: what `enqueue` is given.
             timeout: how long one attempt may run; `JobTimeout` is raised inside it then.
-            backoff: `(attempt) -> timedelta` until the next try; None = the first article's.
+            backoff: `(attempt) -> timedelta` until the next try; None = 20 s, 40 s, ... an hour.
             queue, priority, max_attempts: what the task's own `enqueue` uses, nothing else.
 
         Raises:
@@ -83,6 +87,8 @@ class Tasks:
         check_name("queue", queue)
         check_int("priority", priority, 0, 9)
         check_int("max_attempts", max_attempts, 1, 1000)
+        if not isinstance(timeout, timedelta):
+            raise TypeError(f"timeout: a timedelta is expected, not {type(timeout).__name__}")
         if not timedelta(0) < timeout <= LONGEST_DELAY:
             raise ValueError(f"timeout: more than 0 s, up to 10 years, not {timeout}")
         return lambda function: self._add(

@@ -265,7 +265,10 @@ class _Drain:
         if ctx.done:
             self.counts["done"] += 1
         else:
-            self.settler.settle(job, decide(job, outcome, task.backoff))
+            settlement = decide(job, outcome, task.backoff)
+            if settlement.verb == "discard":
+                logger.warning("job discarded", extra={"job_id": job.id, "error": settlement.error})
+            self.settler.settle(job, settlement)
 
     def hand_over(self) -> None:
         """With the time nearly up and nothing held, kick a successor if a job is due."""
