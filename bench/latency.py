@@ -247,10 +247,11 @@ def measure(on: Bench) -> dict[str, Row]:
 def machine(conn: psycopg.Connection[Any]) -> str:
     """Say what it ran on."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    models = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
+    models = (line.partition(": ")[2] for line in lines if line.startswith("model name"))
+    model = next(models, platform.machine())
     [(postgres_version,)] = conn.execute("SHOW server_version").fetchall()
     return (
-        f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores ({next(iter(models), platform.machine())}, "
+        f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores ({model}, "
         f"load {os.getloadavg()[0]:.1f}), Python {platform.python_version()}, "
         f"PostgreSQL {postgres_version}, MiniStack"
     )
