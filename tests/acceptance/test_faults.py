@@ -123,14 +123,17 @@ class Faults:
         client = self.stack.cloud.client("lambda")
         getattr(client, call)(FunctionName=self.stack.outputs["WorkerName"], **parameters)
 
-    def invocations(self) -> int:
-        """Count the invocations that have ended."""
+    def lines(self, text: str) -> int:
+        """Count the lines of the worker's log with *text*; an invocation's come when it ends."""
         group = f"/aws/lambda/{self.stack.outputs['WorkerName']}"
         found = self.stack.cloud.client("logs").filter_log_events(
             logGroupName=group,
-            filterPattern='"REPORT RequestId"',  # the emulator shows 10,000 lines and no more
+            filterPattern=f'"{text}"',  # the emulator shows 10,000 lines and no more
         )
         return len(found["events"])
+
+    def invocations(self) -> int:
+        return self.lines("REPORT RequestId")
 
     def rest(self) -> None:
         """Wait until no worker is at work."""
@@ -345,7 +348,7 @@ def test_a_backlog_outlives_sixteen_hand_overs(faults: Faults, queue: str) -> No
     faults.worker("put_function_recursion_config", RecursiveLoop="Allow")
     faults.kill()  # those that know the old time-out
     queues.configure(faults.conn, queue, max_workers=1)
-    before = faults.invocations()
+    before, refused = faults.invocations(), faults.lines("kick not sent")
     with Producer(faults.kick).transaction(faults.conn) as tx:
         tx.enqueue_many([NewJob("nap", {"seconds": 0.005}, queue=queue)] * BACKLOG)
     try:
@@ -354,5 +357,6 @@ def test_a_backlog_outlives_sixteen_hand_overs(faults: Faults, queue: str) -> No
         invocations = faults.invocations() - before
         print(f"{BACKLOG} jobs by {invocations} invocations in a row")  # noqa: T201
         assert invocations > HOPS
+        assert faults.lines("kick not sent") == refused  # or an alarm had to begin a new chain
     finally:
         faults.worker("update_function_configuration", Timeout=TIMEOUT)
