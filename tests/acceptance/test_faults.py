@@ -161,6 +161,7 @@ def faults(server: Server) -> Iterator[Faults]:
                 "DatabaseUrl": dsn,
                 "WorkerTimeout": str(TIMEOUT),
                 "ConnectTimeout": "5",
+                "WaitInPlace": "0",  # a worker that waits would be in the way of the others' tests
                 "SweepSchedule": NEVER,
                 "ReaperSchedule": NEVER,
             },
@@ -224,11 +225,11 @@ def test_a_throttled_kick_is_made_up_for(faults: Faults, queue: str) -> None:
     """Bound: where the queue's own worker was in the way, the end of its batch; for another queue
     the next commit 5 s later, else the sweep. (At AWS the event waits; here it is lost.)"""
     other = f"{queue} too"
-    faults.worker("put_function_concurrency", ReservedConcurrentExecutions=1)
     faults.worker("put_function_event_invoke_config", MaximumRetryAttempts=0)
+    faults.put(queue, 2.5, task="sleep")
+    wait_for(lambda: faults.count(queue, "running") == 1)
+    faults.worker("put_function_concurrency", ReservedConcurrentExecutions=1)
     try:
-        faults.put(queue, 2, task="sleep")
-        wait_for(lambda: faults.count(queue, "running") == 1)
         for _ in range(3):
             faults.put(queue, 0)
         faults.put(other, 0)
@@ -323,6 +324,7 @@ START_LATENCY = """
 @pytest.mark.parametrize("pause", [0, 0.03])
 def test_a_burst_from_cold_costs_few_invocations(faults: Faults, queue: str, pause: float) -> None:
     """Bound: its length by the start latency, and the queue's max_workers, and 3."""
+    faults.rest()
     faults.kill()
     before, began = faults.invocations(), time.monotonic()
     producer = Producer(faults.kick)
@@ -343,10 +345,11 @@ def test_a_burst_from_cold_costs_few_invocations(faults: Faults, queue: str, pau
 
 def test_a_backlog_outlives_sixteen_hand_overs(faults: Faults, queue: str) -> None:
     """Bound: none but the work itself; no sweep is needed."""
+    faults.rest()
+    time.sleep(3)  # no repeated invocation is to come that the emulator would start as it was
     faults.worker("update_function_configuration", Timeout=6)  # of which it leaves 5 to settle
     # The template says so; the emulator's CloudFormation passes over it.
     faults.worker("put_function_recursion_config", RecursiveLoop="Allow")
-    faults.kill()  # those that know the old time-out
     queues.configure(faults.conn, queue, max_workers=1)
     before, refused = faults.invocations(), faults.lines("kick not sent")
     with Producer(faults.kick).transaction(faults.conn) as tx:
