@@ -6,6 +6,7 @@ code, listed in `pgq-core --help`. What every command needs beside that is in `t
 
 import json
 import logging
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -24,8 +25,18 @@ from .db import Connection
 from .doctor import Deployment, examine
 from .errors import PgqError
 from .job import check_name
-from .terminal import COULD_NOT, Line, connect, database, explain, show, until_signal
+from .terminal import (
+    COULD_NOT,
+    Line,
+    answer_only,
+    connect,
+    database,
+    explain,
+    show,
+    until_signal,
+)
 
+MOST_DAYS = 3650  # as in Settings
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -35,7 +46,7 @@ def _reader(read: Callable[[str], object]) -> Callable[..., object]:
     def callback(_ctx: object, _param: object, value: str | None) -> object:
         try:
             return None if value is None else read(value)
-        except (ValueError, OverflowError) as error:
+        except ValueError as error:
             raise click.BadParameter(str(error)) from None
 
     return callback
@@ -45,7 +56,20 @@ def _duration(text: str) -> timedelta:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
     if match is None:
         raise ValueError(f"{text!r} is no duration such as 90, 15m, 2h or 3d")
-    return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
+    try:
+        return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
+    except OverflowError:
+        raise ValueError(f"{text[:20]!r} is too long") from None
+
+
+def _days(text: str) -> timedelta:
+    try:
+        days = float(text)
+    except ValueError:
+        days = math.nan
+    if not 0 <= days <= MOST_DAYS:  # nor is it nan
+        raise ValueError(f"{text!r} is no number of days from 0 to {MOST_DAYS}, such as 7 or 0.5")
+    return timedelta(days=days)
 
 
 def _fallback(text: str) -> timedelta:
@@ -55,13 +79,23 @@ def _fallback(text: str) -> timedelta:
     return fallback
 
 
-def _queue_name(text: str) -> str:
-    check_name("queue", text)
-    return text
+def _named(what: str) -> Callable[..., object]:
+    """Make a callback that refuses what is no name of a *what*."""
+
+    def read(text: str) -> str:
+        check_name(what, text)
+        return text
+
+    return _reader(read)
 
 
 def _duration_option(*names: str, **options: Any) -> Callable[..., Any]:  # noqa: ANN401
     return click.option(*names, callback=_reader(_duration), metavar="DURATION", **options)
+
+
+def _days_option(name: str, default: str) -> Callable[..., Any]:
+    options: dict[str, Any] = {"default": default, "show_default": True}
+    return click.option(name, callback=_reader(_days), metavar="DAYS", **options)
 
 
 def _options(*options: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,10 +109,13 @@ def _options(*options: Callable[..., Any]) -> Callable[..., Any]:
     return decorate
 
 
-DAYS = click.FloatRange(0, 36_500)
+queue_name = _named("queue")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 kick_option = click.option(
-    "--kick", "function", help="Wake this worker function then (its name or ARN)."
+    "--kick",
+    "function",
+    callback=_named("function"),
+    help="Wake this worker function then (its name or ARN).",
 )
 job_options = _options(
     click.option("--queue", default="default", show_default=True, help="The lane."),
@@ -168,7 +205,7 @@ def enqueue(
 @cli.command()
 @click.option("--once", is_flag=True, help="Run what is due and end.")
 @click.option("--tasks", envvar="PGQ_TASKS", required=True, help="The handlers: module:attribute.")
-@click.option("--queue", default="default", show_default=True, callback=_reader(_queue_name))
+@click.option("--queue", default="default", show_default=True, callback=queue_name)
 @click.option("--batch-size", type=click.IntRange(1, 1000), default=10, show_default=True)
 @_duration_option("--wait", help="With --once: wait for what falls due within this long.")
 @click.option(
@@ -196,13 +233,13 @@ def worker(
     if (fallback if once else wait) is not None:
         wrong = "--wait goes with --once, --fallback with a worker that stays"
         raise click.UsageError(wrong, click.get_current_context())
-    handlers = _handlers(tasks)
-    with until_signal() as time_left:
-        options |= {"connect": connect, "tasks": handlers, "time_left": time_left}
-        if once:
-            show(asdict(work(**options, wait=wait or timedelta(0))), as_json=as_json)
-        else:
+    with answer_only(as_json=as_json), until_signal() as time_left:
+        options |= {"connect": connect, "tasks": _handlers(tasks), "time_left": time_left}
+        if not once:
             listen.Listener(**options, fallback=fallback or listen.FALLBACK).run()
+            return
+        report = work(**options, wait=wait or timedelta(0))
+    show(asdict(report), as_json=as_json)
 
 
 @cli.command()
@@ -216,22 +253,21 @@ def notify(*, state: str, as_json: bool) -> None:
 
 
 @cli.command()
-@click.option("--keep-done", type=DAYS, metavar="DAYS", default=7, show_default=True)
-@click.option("--keep-failed", type=DAYS, metavar="DAYS", default=30, show_default=True)
+@_days_option("--keep-done", default="7")
+@_days_option("--keep-failed", default="30")
 @click.option("--archive", is_flag=True, help="Move finished jobs to pgq_core.jobs_archive.")
-@click.option("--queue", callback=_reader(_queue_name), help="Reclaim in this queue only.")
+@click.option("--queue", callback=queue_name, help="Reclaim in this queue only.")
 @json_option
 def reap(
-    *, keep_done: float, keep_failed: float, archive: bool, queue: str | None, as_json: bool
+    *, keep_done: timedelta, keep_failed: timedelta, archive: bool, queue: str | None, as_json: bool
 ) -> None:
-    """Put expired leases back, and remove jobs finished so many days ago.
+    """Put expired leases back, and remove jobs finished so many days ago (a number, 0 to 3650).
 
     --keep-failed covers cancelled jobs too. The removal is always of all queues.
     """
-    done, failed = timedelta(days=keep_done), timedelta(days=keep_failed)
     with database() as conn, Console(stderr=True).status("reaping"):
         back = [row.status for row in reaper.reclaim_all(conn, queue=queue)]
-        removed = reaper.cleanup(conn, done=done, failed=failed, archive=archive)
+        removed = reaper.cleanup(conn, done=keep_done, failed=keep_failed, archive=archive)
     answer = {"reclaimed": len(back), "failed": back.count("failed"), "removed": removed}
     show(answer, as_json=as_json)
 
@@ -245,7 +281,8 @@ def reap(
 @json_option
 def doctor(*, tasks: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - Deployment's
     """Say what is wrong with database and deployment, and how to mend it; 1 = something fails."""
-    deployment = Deployment(tasks=_handlers(tasks) if tasks else None, **options)
+    with answer_only(as_json=as_json):
+        deployment = Deployment(tasks=_handlers(tasks) if tasks else None, **options)
     with connect() as conn:
         findings = examine(conn, deployment)
     show({"findings": [asdict(one) for one in findings]}, as_json=as_json)
@@ -262,7 +299,7 @@ queue_commands.add_command(status, "list")
 
 
 @queue_commands.command("set")
-@click.argument("queue", callback=_reader(_queue_name))
+@click.argument("queue", callback=queue_name)
 @click.option("--max-workers", type=click.IntRange(1, 1000), required=True)
 @json_option
 def set_queue(*, queue: str, max_workers: int, as_json: bool) -> None:
@@ -273,7 +310,7 @@ def set_queue(*, queue: str, max_workers: int, as_json: bool) -> None:
 
 
 @queue_commands.command("pause")
-@click.argument("queue", callback=_reader(_queue_name))
+@click.argument("queue", callback=queue_name)
 @json_option
 def pause_queue(*, queue: str, as_json: bool) -> None:
     """Start no more jobs of QUEUE; what runs goes on."""
@@ -283,7 +320,7 @@ def pause_queue(*, queue: str, as_json: bool) -> None:
 
 
 @queue_commands.command("resume")
-@click.argument("queue", callback=_reader(_queue_name))
+@click.argument("queue", callback=queue_name)
 @kick_option
 @json_option
 def resume_queue(*, queue: str, function: str | None, as_json: bool) -> None:

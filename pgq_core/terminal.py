@@ -32,9 +32,14 @@ CONNECT_TIMEOUT = 10  # s: psycopg's own is 130; a database that has to wake up 
 NO_LIMIT = timedelta(days=1)  # as work() is told it: no invocation lasts as long
 WIDE = 10_000  # columns: more than any table needs
 
+# Neither shows what was given: a piece of the password may stand anywhere in it.
 _BAD_DSN = (
     "DATABASE_URL is no connection string: expected postgresql://user:password@host:5432/database, "
     "special characters of the password as %-codes"
+)
+_UNKNOWN_PARAMETER = (
+    "DATABASE_URL has a parameter that libpq does not know, after the ? or before an =: "
+    "see its Parameter Key Words, or write special characters of the password as %-codes"
 )
 #: What to do, by the name of a database error's class or of a base of it.
 _REMEDIES = {
@@ -70,6 +75,22 @@ def until_signal() -> Iterator[Callable[[], timedelta]]:
 
 
 @contextmanager
+def answer_only(*, as_json: bool) -> Iterator[None]:
+    """Keep stdout for the JSON document: what handlers and their children print goes to stderr."""
+    if not as_json:
+        yield
+        return
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        click.echo(nl=False)  # flushes what was printed
+        os.dup2(stdout, 1)
+        os.close(stdout)
+
+
+@contextmanager
 def database() -> Iterator[Connection]:
     """Open the database and make sure that its schema and this code fit."""
     with connect() as conn:
@@ -84,17 +105,26 @@ def connect() -> Connection:
         parts = conninfo_to_dict(dsn)
         if _is_torn(parts):
             raise ConfigError(_BAD_DSN)
-        seconds = parts.get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT")
         return psycopg.connect(
             dsn,
             autocommit=True,
             prepare_threshold=None,
             application_name="pgq/cli",
-            connect_timeout=seconds or CONNECT_TIMEOUT,
+            connect_timeout=_connect_timeout(parts),
             client_encoding="utf8",
         )
-    except psycopg.ProgrammingError:  # its text would show the password
-        raise ConfigError(_BAD_DSN) from None
+    except psycopg.ProgrammingError as error:  # its text may show the password
+        unknown = re.match("invalid (URI query parameter|connection option)", str(error))
+        raise ConfigError(_UNKNOWN_PARAMETER if unknown else _BAD_DSN) from None
+
+
+def _connect_timeout(parts: Mapping[str, Any]) -> int:
+    named = parts.get("connect_timeout")
+    seconds = str(named or os.environ.get("PGCONNECT_TIMEOUT") or CONNECT_TIMEOUT)
+    if re.fullmatch(r"-?[0-9]{1,9}", seconds) is None:
+        where = "connect_timeout in DATABASE_URL" if named else "PGCONNECT_TIMEOUT"
+        raise ConfigError(f"{where} is wrong: expected a whole number of seconds")
+    return int(seconds)
 
 
 def _is_torn(parts: Mapping[str, Any]) -> bool:

@@ -138,6 +138,8 @@ def test_a_second_job_with_the_same_key_is_answered_with_the_first(run: Run) -> 
         (["enqueue", "greet", "--delay=soon"], "--delay"),
         (["enqueue", "greet", "--delay=" + "9" * 400], "--delay"),
         (["enqueue", "greet", "--delay=11000d"], "delay"),
+        (["enqueue", "greet", "--delay=99999999999d"], "'99999999999d' is too long"),
+        (["enqueue", "greet", "--kick="], "--kick"),
         (["enqueue", "greet", "--run-at=noon"], "--run-at"),
         (["enqueue", "greet", "--run-at=2030-01-01"], "time zone"),
         (["enqueue", "greet", "--run-at=2030-01-01T00:00Z", "--delay=1"], "not both"),
@@ -154,6 +156,9 @@ def test_a_second_job_with_the_same_key_is_answered_with_the_first(run: Run) -> 
         (["worker", "--once", "--tasks=jobs:tasks", "--batch-size=0"], "--batch-size"),
         (["worker", "--once", "--tasks=jobs:tasks", "--queue="], "--queue"),
         (["reap", "--keep-done=-1"], "--keep-done"),
+        (["reap", "--keep-done=1d"], "such as 7 or 0.5"),
+        (["reap", "--keep-failed=nan"], "--keep-failed"),
+        (["reap", "--keep-failed=3651"], "0 to 3650"),
         (["reap", "--queue="], "--queue"),
         (["frobnicate"], "frobnicate"),
         (["status", "--frobnicate"], "--frobnicate"),
@@ -185,6 +190,21 @@ def test_a_payload_on_standard_input_that_cannot_be_is_exit_2(run: Run, stdin: b
 )
 def test_a_database_url_that_is_none_is_exit_2_and_not_shown(run: Run, dsn: str) -> None:
     assert "DATABASE_URL" in the_error(run("status", dsn=dsn), 2)
+
+
+@pytest.mark.parametrize(
+    ("url", "variable", "named"),
+    [
+        ("?connect_timeout=soon", "", "connect_timeout in DATABASE_URL"),
+        ("", "soon", "PGCONNECT_TIMEOUT"),
+        (f"?{SECRET}=1", "", "a parameter that libpq does not know"),
+    ],
+)
+def test_a_wrong_parameter_of_the_database_is_told_from_a_wrong_url(
+    run: Run, url: str, variable: str, named: str
+) -> None:
+    dsn = f"postgresql://me:{SECRET}@127.0.0.1/app{url}"
+    assert named in the_error(run("status", dsn=dsn, PGCONNECT_TIMEOUT=variable), 2)
 
 
 def test_no_database_is_one_line_and_exit_1(run: Run) -> None:
@@ -239,6 +259,31 @@ def test_a_failed_job_is_logged_with_its_facts_and_no_failure_of_the_worker(run:
     assert document(done)["failed"] == 1
     assert f"pgq-core: handler raised (job_id={job} task=fail attempt=1)\n" in done.stderr
     assert "RuntimeError: no luck" in done.stderr
+
+
+CHATTY = """
+import subprocess
+from pgq_core import Tasks
+
+print("from the module")
+tasks = Tasks()
+
+@tasks.handler("greet")
+def greet(job):
+    print("from the handler")
+    subprocess.run(["echo", "from its child"], check=True)
+"""
+
+
+def test_what_handlers_print_does_not_spoil_the_document(run: Run, folder: Path) -> None:
+    (folder / "chatty.py").write_text(CHATTY)
+    document(run("enqueue", "greet", "--json"))
+    done = run("worker", "--once", "--tasks=chatty:tasks", "--json")
+    assert document(done)["done"] == 1
+    assert {"from the module", "from the handler", "from its child"} <= {*done.stderr.splitlines()}
+    assert document(run("doctor", "--tasks=chatty:tasks", "--json"))["findings"]
+    document(run("enqueue", "greet", "--json"))
+    assert "from the handler" in run("worker", "--once", "--tasks=chatty:tasks").stdout
 
 
 def test_reap_puts_expired_leases_back_and_removes_what_is_old(
