@@ -1,6 +1,6 @@
 # Everything a developer types. `make help` lists it; `make demo` and `make test` set up what they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fix lock clean bench-latency
+.PHONY: help setup tmpdir demo test fix lock clean bench-latency
 SHELL := /bin/sh
 
 PYTHON ?= python3
@@ -12,10 +12,28 @@ JOBS ?= 2
 
 -include infra/package.mk
 
+# sam's own files, which it would put into the home folder; and what it would only say after the build.
+export SAM_CLI_TELEMETRY := 0
+export __SAM_CLI_APP_DIR := $(CURDIR)/.aws-sam/cli
+build: | known-architecture
+.PHONY: known-architecture
+known-architecture:
+	@case "$(ARCHITECTURE)" in arm64|x86_64) ;; *) echo "ARCHITECTURE=$(ARCHITECTURE): arm64 or x86_64 is expected" >&2; exit 1;; esac
+
 help: ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-setup: .venv/ready ## make .venv with everything that demo and test need (about 100 s, once)
+# One at a time: a second make waits for the first.
+READY := $(MAKE) -s --question .venv/ready 2>/dev/null
+setup: tmpdir ## make .venv with everything that demo and test need (about 100 s, once)
+	@$(READY) || flock --nonblock Makefile true || echo "waiting for the setup of another make"
+	@$(READY) || flock Makefile $(MAKE) -s .venv/ready
+
+# Said at once, not when the setup, the demo or a test gets there. As root, Postgres runs as nobody.
+tmpdir:
+	@probe=$$(mktemp 2>/dev/null) && rm "$$probe" && { test "$$(id -u)" != 0 || \
+	  setpriv --reuid=nobody --regid="$$(id -g nobody)" --clear-groups test -x "$$(dirname "$$probe")"; } || \
+	  { echo "TMPDIR=$$TMPDIR: expected a folder to write to, which the user nobody may enter if you are root" >&2; exit 1; }
 
 demo: setup ## run the whole queue on this machine: sign-ups in, mails out, through a deployed stack
 	@$(BIN)/python -m examples.signups.demo
@@ -55,7 +73,9 @@ INSTALL := install -qq --no-deps --require-hashes --no-warn-script-location
 	@PYTHON=$(PYTHON) local/venv.sh
 	@touch $@
 
+# pip writes INSTALLER at the end; what was interrupted before would pass for installed.
 .venv/project.ready: requirements-dev.lock pyproject.toml | .venv/pip.ready
+	@for info in .venv/lib/python3*/site-packages/*.dist-info; do test -e "$$info/INSTALLER" || rm -rf "$$info"; done
 	@$(PIP) $(INSTALL) -r requirements-dev.lock
 	@$(PIP) install -qq --no-deps --no-build-isolation --editable .
 	@touch $@
@@ -65,7 +85,6 @@ INSTALL := install -qq --no-deps --require-hashes --no-warn-script-location
 	@$(PIP) --python .venv/cloud $(INSTALL) -r requirements-cloud.lock
 	@touch $@
 
-.venv/debian.ready: local/debian.sh
-	@mkdir -p .venv
+.venv/debian.ready: local/debian.sh | .venv/pip.ready
 	@local/debian.sh .venv/debian postgresql-15 pgbouncer
 	@touch $@

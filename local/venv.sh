@@ -6,8 +6,10 @@ cd "$(dirname "$0")/.."
   echo "setup: $PYTHON is missing or older than 3.11; name another: make setup PYTHON=python3.13" >&2
   exit 1
 }
-[ -x .venv/bin/python ] || "$PYTHON" -m venv --without-pip .venv
-.venv/bin/python -c 'import pip' 2>/dev/null && exit 0
+# make writes the stamp when all of this is done: without it, whatever is there is half made.
+[ -e .venv/pip.ready ] && exit 0
+rm -rf .venv
+"$PYTHON" -m venv --without-pip .venv
 .venv/bin/python -m ensurepip --default-pip >/dev/null 2>&1 && exit 0
 # Debian keeps ensurepip in python3-venv; the wheel it would use can be had without installing anything.
 local/debian.sh .venv/debian-pip python3-pip-whl
