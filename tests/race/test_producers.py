@@ -150,6 +150,25 @@ def test_a_row_that_somebody_else_is_making_is_not_waited_for(
     assert not queues.request_kick(conn, "default")[0]
 
 
+def test_a_row_that_somebody_keeps_is_waited_for_no_longer_than_a_kick_is_pending(
+    conn: psycopg.Connection, connect: Connect, background: Background
+) -> None:
+    """6 s, then the worker goes on: the pending kick is stale, an alarm too many is harmless."""
+    queues.request_kick(conn, "default")
+    [at] = conn.execute("SELECT now() + interval '60 s'").fetchone() or []
+    workers = [connect() for _ in range(3)]
+    with conn.transaction():
+        conn.execute("UPDATE pgq_core.queues SET alarm_at = %s", [at])
+        waiting = [
+            background(queues.wake, workers[0], "default", None),
+            background(queues.note_alarm, workers[1], "default", at),
+            background(queues.defer_alarm, workers[2], "default", at),
+        ]
+        assert [one.result(timeout=20) for one in waiting] == [None, True, None]
+    for worker in workers:
+        assert worker.execute("SHOW lock_timeout").fetchone() == ("0",)
+
+
 def test_a_job_whose_producer_saw_the_mark_is_seen_by_the_worker_that_clears_it(
     conn: psycopg.Connection, connect: Connect
 ) -> None:

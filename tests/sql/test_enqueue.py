@@ -386,6 +386,15 @@ def test_an_enqueue_on_a_closed_connection_gets_the_error_of_the_driver(connect:
         enqueue_many(conn, [NewJob("t", {})])
 
 
+def test_a_connection_in_pipeline_mode_is_refused(conn: psycopg.Connection, rows: Rows) -> None:
+    with conn.pipeline():
+        with pytest.raises(ValueError, match="pipeline mode"):
+            enqueue(conn, "t", {})
+        with pytest.raises(ValueError, match="pipeline mode"):
+            enqueue_many(conn, [NewJob("t", {})])
+    assert rows.all() == []
+
+
 @pytest.mark.parametrize("autocommit", [True, False])
 def test_an_asynchronous_connection_is_refused(dsn: str, *, autocommit: bool) -> None:
     async def attempt() -> None:

@@ -185,6 +185,14 @@ def test_only_the_same_write_is_taken_for_a_repeated_one(
     assert rows.read(job) == before
 
 
+def test_a_repeated_write_counts_as_lost_where_that_is_asked_for(
+    conn: psycopg.Connection, job: Job
+) -> None:
+    assert fence.write(conn, "complete", [job], replay=False) == {job.id: "done"}
+    assert fence.write(conn, "complete", [job], replay=False) == {}
+    assert fence.write(conn, "complete", [job]) == {job.id: "done"}
+
+
 @every_settling_verb
 def test_nothing_extends_a_settled_job(
     conn: psycopg.Connection, rows: Rows, job: Job, verb: Verb
@@ -378,6 +386,14 @@ def test_an_extension_counts_from_now_and_changes_nothing_else(
     fence.extend(conn, job, timedelta(hours=1))
     assert HOUR - 5 < rows.seconds_to(job, "locked_until") <= HOUR
     assert rows.read(job) | {"locked_until": 0} == before | {"locked_until": 0}
+
+
+@pytest.mark.parametrize("seconds", [0, -1])
+def test_a_lease_is_not_extended_into_the_past(connect: Connect, job: Job, seconds: float) -> None:
+    conn = connect(autocommit=False)
+    with pytest.raises(ValueError, match="lease: more than 0 s"):
+        fence.extend(conn, job, timedelta(seconds=seconds))
+    assert conn.info.transaction_status == TransactionStatus.IDLE
 
 
 def test_many_leases_are_extended_at_once_and_the_lost_ones_told(

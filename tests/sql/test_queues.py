@@ -465,6 +465,23 @@ def test_a_due_job_that_a_lock_hid_is_looked_for_in_30_s(
     assert 25 < ahead <= 30
 
 
+def test_behind_what_a_lock_hid_the_next_is_looked_for(
+    conn: psycopg.Connection, rows: Rows, job: Job, locked: Locked
+) -> None:
+    rows.expire(job)
+    [due] = rows.add()
+    rows.add(at=20)
+    with locked(job.id), locked(due):
+        ahead = seconds_ahead(conn)
+        assert ahead is not None
+        assert 15 < ahead <= 20
+        [live] = rows.add(status="running", locked_until="2030-01-01Z")
+        rows.age(live, "locked_until", -10)
+        ahead = seconds_ahead(conn)
+    assert ahead is not None
+    assert 5 < ahead <= 10
+
+
 def test_a_job_with_no_attempt_left_needs_nobody(conn: psycopg.Connection, rows: Rows) -> None:
     rows.add(attempts=5, max_attempts=5)
     assert queues.outlook(conn, "default") is None

@@ -251,6 +251,7 @@ def test_finished_jobs_go_after_their_time_and_no_day_sooner(
     finished(rows, "cancelled", 30.01)
     assert cleanup(conn, archive=archive) == 3
     assert [row["id"] for row in rows.all()] == kept
+    assert len(rows.all("jobs_archive")) == (3 if archive else 0)
     assert cleanup(conn, archive=archive) == 0
 
 
@@ -376,6 +377,36 @@ def test_a_locked_job_stays_for_the_next_cleanup(
     with locked(first, "KEY SHARE"):
         assert cleanup(conn, archive=archive) == 1
     assert cleanup(conn, archive=archive) == 1
+
+
+@either_way
+@pytest.mark.parametrize(
+    "hold",
+    [
+        """CREATE TABLE orders (job_id bigint REFERENCES pgq_core.jobs);
+           INSERT INTO orders SELECT id FROM pgq_core.jobs WHERE id IN (3, 17)""",
+        """CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS
+               'BEGIN RAISE EXCEPTION ''an order needs it''; END';
+           CREATE TRIGGER keep BEFORE DELETE ON pgq_core.jobs FOR EACH ROW
+               WHEN (OLD.id IN (3, 17)) EXECUTE FUNCTION keep()""",
+    ],
+    ids=["foreign key", "trigger"],
+)
+def test_a_job_that_the_application_holds_on_to_keeps_no_other(
+    conn: psycopg.Connection,
+    rows: Rows,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    archive: bool,
+    hold: str,
+) -> None:
+    finished(rows, "done", 8, count=20)
+    finished(rows, "failed", 31, count=5)
+    conn.execute(hold.encode())
+    assert cleanup(conn, archive=archive, limit=10) == 23
+    assert [row["id"] for row in rows.all()] == [3, 17]
+    assert len(rows.all("jobs_archive")) == (23 if archive else 0)
+    assert "jobs not removed" in caplog.messages
 
 
 @pytest.mark.parametrize(
