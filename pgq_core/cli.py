@@ -6,7 +6,6 @@ code, listed in `pgq-core --help`. What every command needs beside that is in `t
 
 import json
 import logging
-import math
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -25,16 +24,7 @@ from .db import Connection
 from .doctor import Deployment, examine
 from .errors import PgqError
 from .job import check_name
-from .terminal import (
-    COULD_NOT,
-    Line,
-    answer_only,
-    connect,
-    database,
-    explain,
-    show,
-    until_signal,
-)
+from .terminal import COULD_NOT, Line, answer_only, connect, database, explain, show, until_signal
 
 MOST_DAYS = 3650  # as in Settings
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -48,6 +38,8 @@ def _reader(read: Callable[[str], object]) -> Callable[..., object]:
             return None if value is None else read(value)
         except ValueError as error:
             raise click.BadParameter(str(error)) from None
+        except OverflowError:
+            raise click.BadParameter(f"{str(value)[:20]!r} is too long") from None
 
     return callback
 
@@ -56,20 +48,13 @@ def _duration(text: str) -> timedelta:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
     if match is None:
         raise ValueError(f"{text!r} is no duration such as 90, 15m, 2h or 3d")
-    try:
-        return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
-    except OverflowError:
-        raise ValueError(f"{text[:20]!r} is too long") from None
+    return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
 
 
 def _days(text: str) -> timedelta:
-    try:
-        days = float(text)
-    except ValueError:
-        days = math.nan
-    if not 0 <= days <= MOST_DAYS:  # nor is it nan
+    if re.fullmatch(r"\d+(\.\d+)?", text) is None or float(text) > MOST_DAYS:
         raise ValueError(f"{text!r} is no number of days from 0 to {MOST_DAYS}, such as 7 or 0.5")
-    return timedelta(days=days)
+    return timedelta(days=float(text))
 
 
 def _fallback(text: str) -> timedelta:
@@ -93,11 +78,6 @@ def _duration_option(*names: str, **options: Any) -> Callable[..., Any]:  # noqa
     return click.option(*names, callback=_reader(_duration), metavar="DURATION", **options)
 
 
-def _days_option(name: str, default: str) -> Callable[..., Any]:
-    options: dict[str, Any] = {"default": default, "show_default": True}
-    return click.option(name, callback=_reader(_days), metavar="DAYS", **options)
-
-
 def _options(*options: Callable[..., Any]) -> Callable[..., Any]:
     """Make one decorator of several options, the first shown first."""
 
@@ -109,13 +89,11 @@ def _options(*options: Callable[..., Any]) -> Callable[..., Any]:
     return decorate
 
 
+days = _reader(_days)
 queue_name = _named("queue")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 kick_option = click.option(
-    "--kick",
-    "function",
-    callback=_named("function"),
-    help="Wake this worker function then (its name or ARN).",
+    "--kick", "function", callback=_named("function"), help="Wake this worker (its name or ARN)."
 )
 job_options = _options(
     click.option("--queue", default="default", show_default=True, help="The lane."),
@@ -253,8 +231,8 @@ def notify(*, state: str, as_json: bool) -> None:
 
 
 @cli.command()
-@_days_option("--keep-done", default="7")
-@_days_option("--keep-failed", default="30")
+@click.option("--keep-done", callback=days, metavar="DAYS", default="7", show_default=True)
+@click.option("--keep-failed", callback=days, metavar="DAYS", default="30", show_default=True)
 @click.option("--archive", is_flag=True, help="Move finished jobs to pgq_core.jobs_archive.")
 @click.option("--queue", callback=queue_name, help="Reclaim in this queue only.")
 @json_option

@@ -38,8 +38,8 @@ _BAD_DSN = (
     "special characters of the password as %-codes"
 )
 _UNKNOWN_PARAMETER = (
-    "DATABASE_URL has a parameter that libpq does not know, after the ? or before an =: "
-    "see its Parameter Key Words, or write special characters of the password as %-codes"
+    "DATABASE_URL has a parameter (after the ?, or before an =) that libpq does not know: correct "
+    "it, or write special characters of the password as %-codes"
 )
 #: What to do, by the name of a database error's class or of a base of it.
 _REMEDIES = {

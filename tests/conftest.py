@@ -14,12 +14,14 @@ from local.process import Nursery
 from local.programs import EMBEDDED, postgres_programs, version_of
 from pgq_core.migrate import migrate
 
+OLDEST = 15  # what Debian 12 has
 Connect = Callable[..., psycopg.Connection]
 names = (f"test_{number}" for number in itertools.count())
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--pg", type=int, default=EMBEDDED, help="the Postgres to test on: 18 or 15")
+    text = f"the Postgres to test on: {EMBEDDED} or {OLDEST}"
+    parser.addoption("--pg", type=int, default=EMBEDDED, help=text)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -28,6 +30,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep what tests write in a folder that goes with the run; xdist's processes share it."""
+    if config.option.pg not in (EMBEDDED, OLDEST):
+        raise pytest.UsageError(f"--pg {config.option.pg}: {EMBEDDED} or {OLDEST} is expected")
     if config.option.basetemp is None:
         place = Nursery("tests", None)
         config.option.basetemp = place.folder

@@ -102,10 +102,14 @@ def figures(seen: Evidence) -> list[tuple[str, str, str]]:
     kicks, faults = seen.kicks, seen.faults
     return [
         ("signed up", f"{committed}", "application"),
-        ("rolled back", f"{len(seen.signed_up) - committed}", "application"),
+        (
+            f"rolled back ({len(faults.declined)} on purpose)",
+            f"{len(seen.signed_up) - committed}",
+            "application",
+        ),
         ("jobs enqueued", f"{states.total()}", "database"),
         ("done", f"{states['done']}", "database"),
-        ("failed", f"{states['failed']}", "database"),
+        (f"failed ({len(faults.unknown)} on purpose)", f"{states['failed']}", "database"),
         ("retried after a failure", f"{again}", "database"),
         ("reclaimed after a crash", f"{reclaimed}", "metrics in the functions' logs"),
         (f"kicks sent ({faults.lost} lost)", f"{kicks['sent']}", "application"),

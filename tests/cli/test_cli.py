@@ -197,7 +197,7 @@ def test_a_database_url_that_is_none_is_exit_2_and_not_shown(run: Run, dsn: str)
     [
         ("?connect_timeout=soon", "", "connect_timeout in DATABASE_URL"),
         ("", "soon", "PGCONNECT_TIMEOUT"),
-        (f"?{SECRET}=1", "", "a parameter that libpq does not know"),
+        (f"?{SECRET}=1", "", "that libpq does not know"),
     ],
 )
 def test_a_wrong_parameter_of_the_database_is_told_from_a_wrong_url(

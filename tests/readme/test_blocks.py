@@ -140,6 +140,8 @@ def test_the_rights_in_operations_are_enough_for_a_producer_and_no_more(
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 shop.execute(refused.encode())
         shop.close()
+        env = {"DATABASE_URL": psycopg.conninfo.make_conninfo(dsn, user="shop")}
+        run(["pgq-core", "enqueue", "one"], tmp_path, env)
 
 
 class Recorded:

@@ -1,5 +1,6 @@
 """What the documents say of the code is so; what they point at is there."""
 
+import inspect
 import re
 import shlex
 import tomllib
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from samcli.yamlhelper import yaml_parse  # type: ignore[import-untyped]
 
-from pgq_core import DrainReport, Settings
+from pgq_core import Context, DrainReport, Settings, Tasks, enqueue
 from pgq_core import __all__ as public
 from pgq_core.config import PREFIX
 from tests.readme.blocks import DOCUMENTS, EXCUSED, ROOT, RUNNERS, parse
@@ -160,6 +161,18 @@ def test_the_metrics_are_those_of_the_drain_report() -> None:
 def test_the_changelog_knows_this_version() -> None:
     version = tomllib.loads(text("pyproject.toml"))["project"]["version"]
     assert f"\n## [{version}] - " in text("CHANGELOG.md")
+
+
+def test_the_page_of_the_public_names_has_them_all() -> None:
+    words = set(re.findall(r"\w+", text("docs/api.md")))
+    assert set(public) <= words
+    parameters = {
+        *inspect.signature(enqueue).parameters,
+        *inspect.signature(Tasks.handler).parameters,
+    }
+    assert parameters - {"self", "name", "task", "max_payload_bytes"} <= words
+    asked = {name for name in vars(Context) if not name.startswith("_")}
+    assert {f"ctx.{name}" for name in asked} <= set(re.findall(r"ctx\.\w+", text("docs/api.md")))
 
 
 def test_the_readme_imports_public_names_only() -> None:
