@@ -165,8 +165,6 @@ def test_a_row_that_somebody_keeps_is_waited_for_no_longer_than_a_kick_is_pendin
             background(queues.defer_alarm, workers[2], "default", at),
         ]
         assert [one.result(timeout=20) for one in waiting] == [None, True, None]
-    for worker in workers:
-        assert worker.execute("SHOW lock_timeout").fetchone() == ("0",)
 
 
 def test_a_job_whose_producer_saw_the_mark_is_seen_by_the_worker_that_clears_it(

@@ -542,6 +542,17 @@ def test_only_the_alarm_that_one_noted_is_put_off(conn: psycopg.Connection) -> N
     assert alarm_mark(conn) == before
 
 
+def test_no_bound_of_a_wait_outlives_its_statement(conn: psycopg.Connection) -> None:
+    at = now(conn)
+    queues.wake(conn, "default", at)
+    queues.note_alarm(conn, "default", at)
+    queues.defer_alarm(conn, "default", at)
+    asked = queues.request_kick(conn, "made by it")
+    assert asked[1] is not None
+    queues.withdraw_kick(conn, "made by it", asked[1])
+    assert conn.execute("SHOW lock_timeout").fetchone() == ("0",)
+
+
 # --- at rest ---
 
 
