@@ -12,7 +12,7 @@ JOBS ?= 2
 
 -include infra/package.mk
 
-# sam's own files, which it would put into the home folder; and what it would only say after the build.
+# sam tells nobody of us, and keeps its own files here, not in the home folder.
 export SAM_CLI_TELEMETRY := 0
 export __SAM_CLI_APP_DIR := $(CURDIR)/.aws-sam/cli
 build: | known-architecture

@@ -17,6 +17,7 @@ command -v apt-get >/dev/null || {
 state=$(mktemp -d)
 trap 'rm -rf "$state"' EXIT
 trap 'exit 130' INT TERM
+export TMPDIR="$state"  # an interrupted apt leaves files behind
 mkdir -p "$state/lists/partial" "$state/archives/partial"
 # As root, apt would download as the user _apt, who may not enter our folder.
 apt() {
