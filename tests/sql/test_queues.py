@@ -549,6 +549,7 @@ def test_no_bound_of_a_wait_outlives_its_statement(conn: psycopg.Connection) -> 
     queues.defer_alarm(conn, "default", at)
     asked = queues.request_kick(conn, "made by it")
     assert asked[1] is not None
+    queues.wake(conn, "made by it", at)
     queues.withdraw_kick(conn, "made by it", asked[1])
     assert conn.execute("SHOW lock_timeout").fetchone() == ("0",)
 
