@@ -183,7 +183,7 @@ def report(seen: check.Evidence, show: Show) -> int:
     mailed = len(seen.delivered())
     show.say(
         f"all is well: {mailed} of {len(seen.signed_up)} have mail, each under exactly one "
-        f"Message-ID; the others were to have none: {on_purpose(seen.faults)}"
+        f"Message-ID; on purpose the others have none: {on_purpose(seen.faults)}"
     )
     return 0
 
