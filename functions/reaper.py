@@ -29,6 +29,8 @@ def handler(event: object, context: LambdaContext) -> dict[str, int]:  # noqa: A
         if settings.wakeups:
             names = {one.queue for one in stats} | {one.queue for one in schedules.find(conn)}
             noted = _note(conn, names) if time_left() >= _CALL else {}
+    _arm(noted, time_left)
+    with runtime.connect("reaper") as conn:
         swept["removed"] = reaper.cleanup(
             conn,
             done=timedelta(days=settings.keep_done),
@@ -36,7 +38,6 @@ def handler(event: object, context: LambdaContext) -> dict[str, int]:  # noqa: A
             archive=settings.archive,
             time_left=time_left,
         )
-    _arm(noted, time_left)
     runtime.logger.info("swept", extra=swept)
     runtime.publish(swept)
     return swept

@@ -122,8 +122,11 @@ def _wake_ups(stranded: Sequence[Row]) -> Iterator[Finding]:
         due = f"{queue}: due for {_brief(waited)},"
         kick = f"pgq-core queues resume {queue} --kick FUNCTION"
         if kicked:
-            continue
-        if alarm_in is None:
+            remedy = "look at the worker's log and errors: it is woken, and does not get to work"
+            yield _finding(
+                "wake-ups", f"{due} kicked in the last minute, and no worker came", remedy
+            )
+        elif alarm_in is None:
             remedy = f"{kick}; look for `kick not sent` where it is enqueued"
             yield _finding("wake-ups", f"{due} and nobody was woken", remedy)
         elif alarm_in < timedelta(0):
@@ -132,7 +135,7 @@ def _wake_ups(stranded: Sequence[Row]) -> Iterator[Finding]:
         else:
             seen = f"{due} and nobody comes for {_brief(alarm_in)}"
             yield _finding("wake-ups", seen, kick, level="warn")
-    if all(kicked for _, _, kicked, _ in stranded):
+    if not stranded:
         yield _finding("wake-ups", None, fine="nothing due is left behind")
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import psycopg
+from psycopg.errors import ReadOnlySqlTransaction
 
 from . import queues
 from .db import Connection, run
@@ -80,8 +81,9 @@ class Listener:
                     ears.autocommit = True
                     self._prick(ears)
                     self._attend(ears)
-            except psycopg.OperationalError as error:
-                logger.warning("connection lost, listening again", extra={"error": str(error)})
+            except (psycopg.OperationalError, ReadOnlySqlTransaction) as error:
+                text = " ".join(str(error).split())
+                logger.warning("connection lost, listening again", extra={"error": text})
                 self._sleep(PAUSE)
 
     def _prick(self, ears: Connection) -> None:
@@ -101,6 +103,7 @@ class Listener:
             woken_for = self._wait(ears, alarm)
         if alarm.at is not None:  # nobody will be there
             queues.defer_alarm(ears, self.queue, alarm.at)
+        run(ears, "tell", queue=self.queue)  # another may take what was handed back
 
     def _drain(self, alarm: OwnAlarm, woken_for: datetime | None) -> None:
         worker = f"listener:{uuid.uuid4()}"

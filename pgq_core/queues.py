@@ -56,6 +56,7 @@ def configure(
     if max_workers is not None:
         check_int("max_workers", max_workers, 1, 1000)
     run(conn, "set_queue", queue=queue, paused=paused, max_workers=max_workers)
+    run(conn, "tell", queue=queue)
 
 
 def stats(conn: Connection) -> list[QueueStats]:

@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 
 import psycopg
 
-from .db import Connection, run
+from .db import Connection, is_idle, run
 from .errors import ConfigError
 from .job import NewJob, check_name, check_text
 
@@ -154,6 +154,7 @@ def put(conn: Connection, schedule: NewSchedule, *, in_code: bool = False) -> da
     if not rows:
         way = "by hand: remove it, or give name=" if in_code else "in code: change it there"
         raise ConfigError(f"the schedule {schedule.name!r} was made {way}")
+    run(conn, "tell", queue=schedule.queue)
     slot: datetime = rows[0][0]
     return slot
 
@@ -190,6 +191,7 @@ def resume(conn: Connection, name: str) -> str | None:
     [(now,)] = run(conn, "clock")
     slot = next_slot(found.cron, found.timezone, now)
     rows = run(conn, "pause_schedule", name=name, paused=False, next_at=slot)
+    run(conn, "tell", queue=found.queue)
     return str(rows[0][0]) if rows else None
 
 
@@ -208,8 +210,11 @@ def fire(conn: Connection, queue: str) -> int:
         try:
             after = next_slot(cron, timezone, now)
             fired += len(run(conn, "fire_schedule", name=name, slot=slot, next=after))
-        except (ValueError, psycopg.IntegrityError, psycopg.DataError) as error:
-            logger.warning("schedule paused", extra={"schedule": name, "error": str(error)})
+        except (ValueError, psycopg.Error) as error:
+            if not is_idle(conn):
+                raise
+            text = error.diag.message_primary if isinstance(error, psycopg.Error) else str(error)
+            logger.warning("schedule paused", extra={"schedule": name, "error": text})
             pause(conn, name)
     return fired
 

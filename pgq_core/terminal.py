@@ -112,6 +112,9 @@ def connect() -> Connection:
             application_name="pgq/cli",
             connect_timeout=_connect_timeout(parts),
             client_encoding="utf8",
+            keepalives_idle=30,  # a peer that is gone without a word is noticed within a minute
+            keepalives_interval=10,
+            keepalives_count=3,
         )
     except psycopg.ProgrammingError as error:  # its text may show the password
         unknown = re.match("invalid (URI query parameter|connection option)", str(error))

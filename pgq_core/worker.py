@@ -34,6 +34,7 @@ START = timedelta(seconds=2)  # from the start of an invocation to its first job
 RESERVE = timedelta(seconds=5)  # to settle, hand back and hand over before the platform kills us
 LONGEST = timedelta(minutes=15)  # a Lambda lives; who has more time left has no such end
 LEASE = timedelta(minutes=5)  # then
+ROUND = 5.0  # s of a drain without end, after which leases and cron slots are looked at again
 MOST_HOPS = 3  # after so many, a worker that started nothing does not hand over
 GLANCE = 0.5  # s
 SLACK = 0.01  # s: so that what falls due at an instant is due after the wait
@@ -166,7 +167,11 @@ class _Drain:
 
     def drain(self) -> bool:
         """Run batches; True = the last claim was empty, False = the time is nearly up."""
+        woken = time.monotonic()
         while self.has_time_for(timedelta(0)):
+            if time.monotonic() - woken > ROUND:
+                self.wake(None)
+                woken = time.monotonic()
             jobs = self.claim()
             if not jobs:
                 self.served.withheld.clear()

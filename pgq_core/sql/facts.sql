@@ -10,7 +10,7 @@ SELECT clock_timestamp() AS now,
              AS needed (name, privilege)
         WHERE NOT has_table_privilege('pgq_core.' || needed.name, needed.privilege)) AS missing,
        (SELECT now() - min(xact_start) FROM pg_catalog.pg_stat_activity
-        WHERE backend_xmin IS NOT NULL AND datname = current_database()
+        WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND datname = current_database()
           AND backend_type <> 'autovacuum worker') AS oldest_snapshot,
        (SELECT count(*) FROM pg_catalog.pg_replication_slots WHERE NOT active) AS idle_slots,
        (SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_catalog.pg_stat_user_tables

@@ -14,4 +14,4 @@ WHERE id = %(id)s AND status IN ('failed', 'cancelled')
       SELECT FROM pgq_core.jobs AS other
       WHERE other.queue = jobs.queue AND other.unique_key = jobs.unique_key
         AND other.status IN ('queued', 'running'))
-RETURNING status
+RETURNING status, pg_notify('pgq_core', queue)  -- for the workers that listen

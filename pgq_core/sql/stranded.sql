@@ -22,7 +22,7 @@ WITH due AS (
     GROUP BY due.queue
 )
 SELECT waiting.queue, waiting.waited,
-       coalesce(queues.kick_requested_at > now() - interval '1 minute', false) AS kicked,
+       coalesce(queues.kick_requested_at BETWEEN now() - interval '1 minute' AND now(), false) AS kicked,
        queues.alarm_at - now() AS alarm_in
 FROM waiting
 LEFT JOIN pgq_core.queues ON queues.name = waiting.queue

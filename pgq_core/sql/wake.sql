@@ -9,6 +9,7 @@ WITH bounded AS MATERIALIZED (
     INSERT INTO pgq_core.queues (name)
     SELECT %(queue)s
     WHERE NOT EXISTS (SELECT FROM pgq_core.queues WHERE name = %(queue)s)
+      AND set_config('lock_timeout', '6s', true) IS NOT NULL
     ON CONFLICT DO NOTHING
 )
 UPDATE pgq_core.queues

@@ -9,7 +9,7 @@ import pytest
 from tests.architecture.project import ROOT, TREES, Function, docstrings, functions, tracked
 
 LONGEST_BODY = 25  # lines, without signature and docstring
-BUDGET = 4_200  # lines of the product, without blank ones, comments and docstrings
+BUDGET = 4_300  # lines of the product, without blank ones, comments and docstrings
 MACHINE = r"(?<![\w.])/(?:work|root|home/\w+|Users/\w+|tmp/\w+)/"
 REGISTRY = r"https?://[\w.:@-]*(?:pypi|pythonhosted|registry|artifact|nexus|mirror)|index-url"
 

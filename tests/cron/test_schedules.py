@@ -134,7 +134,7 @@ def test_the_next_slot_is_counted_by_the_databases_clock(
     monkeypatch.setattr(db, "statement", lambda n: stopped if n == "clock" else statement(n))
     slot = schedules.put(conn, new(cron="0 6 * * *"))
     assert slot == datetime(2031, 5, 5, 6, tzinfo=UTC)
-    conn.execute("UPDATE pgq_core.schedules SET next_at = '2030-01-01'")
+    conn.execute("UPDATE pgq_core.schedules SET next_at = '2030-01-01', paused = true")
     schedules.resume(conn, "s")
     assert schedules.find(conn)[0].next_at == slot
 

@@ -167,10 +167,6 @@ def test_a_row_that_somebody_keeps_is_waited_for_no_longer_than_a_kick_is_pendin
         assert [one.result(timeout=20) for one in waiting] == [None, True, None]
 
 
-@pytest.mark.xfail(
-    reason="wake.sql: `made` runs before or without `bounded`; its WHERE must set the bound",
-    strict=False,
-)
 def test_a_row_that_somebody_else_is_making_is_waited_for_no_longer_either(
     conn: psycopg.Connection, connect: Connect, background: Background
 ) -> None:
