@@ -126,7 +126,7 @@ class Play:
 
     def before(self, at: float) -> None:
         """Look, and suspend the database before *at* if it is idle for so long."""
-        if self.way.resident == "poll" and at < self.looked + POLL_LOOK:
+        if self.way.resident == "poll" and self.looked > START and at < self.looked + POLL_LOOK:
             return
         self.looked = at
         self.look()

@@ -36,7 +36,9 @@ class Plain:
 
     def spawn(self, at: float, act: Callable[[], object]) -> None:
         """Run *act* at an instant, in a thread."""
-        threading.Timer(max(0.0, at - time.time()), act).start()
+        timer = threading.Timer(max(0.0, at - time.time()), act)
+        timer.daemon = True  # an alarm may be for later than anybody waits
+        timer.start()
 
 
 @dataclass(eq=False)

@@ -85,7 +85,8 @@ class Burst:
         """Return the row of the table."""
         late = quantiles(self.stack.late)
         each = 1000 / self.jobs
-        counts = f"{self.stack.invocations * each:.0f} | {self.stack.connections * each:.0f}"
+        kinds = (self.stack.invocations, self.stack.connections, len(self.stack.alarms))
+        counts = " | ".join(f"{one * each:.0f}" for one in kinds)
         times = f"{late[49] * 1e3:.0f} | {late[94] * 1e3:.0f}"
         return f"| {self.rate} | {self.seen:.0f} | {self.jobs} | {counts} | {times} |"
 
@@ -118,6 +119,12 @@ def human(seconds: float) -> str:
     return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.0f} s"
 
 
+def bar(begins: float, until: float, y: int) -> str:
+    """Draw one time awake as a part of a path: a pixel is two minutes."""
+    width = max((until - begins) / 120, 0.5)
+    return f"M{190 + (begins - START) / 120:.1f} {y}h{width:.1f}v15h-{width:.1f}z"
+
+
 def strips(title: str, played: Played, top: int) -> Iterator[str]:
     """Draw one day: a line for each way, a bar where the database is awake."""
     yield f'<text x="10" y="{top}" font-weight="bold">{title}</text>'
@@ -126,11 +133,8 @@ def strips(title: str, played: Played, top: int) -> Iterator[str]:
         yield f'<text x="10" y="{y + 12}">{day.way.name}</text>'
         yield f'<rect x="190" y="{y}" width="720" height="15" fill="#e8edf2"/>'
         for instants, colour in ((day.all, "#d9822b"), (day.app, "#5b7fa6")):
-            for begins, until in spans(instants, 300, END):
-                x, width = 190 + (begins - START) / 120, max((until - begins) / 120, 0.5)
-                yield (
-                    f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="15" fill="{colour}"/>'
-                )
+            bars = " ".join(bar(begins, until, y) for begins, until in spans(instants, 300, END))
+            yield f'<path fill="{colour}" d="{bars}"/>'
         yield f'<text x="918" y="{y + 12}">{day.ours(300):.0f} min</text>'
 
 
@@ -178,15 +182,20 @@ do not account for (they alone: {app5:.0f} at a suspend timeout of 5 minutes, {a
 |---|---|---|
 {goals}
 
-"The same start latency": a p50 below 1.5 s on the day of traffic.
+"The same start latency": a p50 below 1.5 s on the day of traffic. On that day these ways keep the
+database awake {busy5:.1f} times as long at 5 minutes and {busy10:.1f} times at 10 as kicks with the
+hourly sweep, {off5:.1f} and {off10:.1f} times as long as without it; there the goal is not set.
 
 ## Kicks that coalesce
 
 In real time, handlers of 20 ms, per 1,000 jobs:
 
-| commits/s wanted | reached | jobs | invocations | connections | start p50, ms | p95, ms |
-|---|---|---|---|---|---|---|
+| commits/s wanted | reached | jobs | invocations | connections | alarms | start p50, ms | p95, ms |
+|---|---|---|---|---|---|---|---|
 {bursts}
+
+Each alarm is one more invocation, minutes later: workers end while others hold leases, and see to
+it that somebody looks when those end.
 
 ## How, and what it is not
 
@@ -203,8 +212,8 @@ In real time, handlers of 20 ms, per 1,000 jobs:
   5 s later): it is played for each timeout. Nothing here resumes slowly: a real database adds its
   resume, from 0.3 s to 15 s, to the first start after a suspend, in the ways that let it sleep.
 - AWS is stood in for: the real handlers of `functions/` run in threads, {invoke:.0f} ms after the
-  call (assumed, warm); alarms fire at random within their minute. Of the application's cost nothing
-  is counted but its instants. A job takes 0.2 s.
+  call (assumed, warm: a cold start adds its time); alarms fire at random
+  within their minute. Of the application nothing is counted but its instants. A job takes 0.2 s.
 - Two threads never run at once on the two days, so a start may wait for another's statement; on the
   bursts they do, in one Python process: that p95 is the bench's as much as the queue's.
 - `start` counts each attempt, from when it is due. Drains have no alarms: so that retries, too,
@@ -226,6 +235,13 @@ def machine(version: str) -> str:
     )
 
 
+def times(busy: Played, played: Played, timeout: int, kick: int = -2) -> float:
+    """Return how many times as long as kicks the others with their start latency keep awake."""
+    quick = [n for n, by in enumerate(busy[:-2]) if quantiles(by[300].stack.late)[49] < QUICK]
+    least = min(played[n][timeout].ours(timeout) for n in quick)
+    return least / played[kick][timeout].ours(timeout)
+
+
 def goals(busy: Played, idle: Played) -> Iterator[str]:
     """Say which goals were met."""
     sweeps, off = idle[-2], idle[-1]
@@ -235,12 +251,11 @@ def goals(busy: Played, idle: Played) -> Iterator[str]:
     yield f"| on an idle day, awake for the 24 sweeps only | {wakes} wakes | {kept} |"
     instants = len(off[300].all)
     yield f"| with the sweep off, not at all | {instants} activities | {met[not instants]} |"
-    quick = [n for n, by in enumerate(busy[:-2]) if quantiles(by[300].stack.late)[49] < QUICK]
-    for timeout, times in ((300, 10), (600, 5)):
-        seen = min(idle[n][timeout].ours(timeout) for n in quick) / sweeps[timeout].ours(timeout)
+    for timeout, goal in ((300, 10), (600, 5)):
+        seen = times(busy, idle, timeout)
         yield (
             f"| an idle day of the others with the same start latency, at {timeout // 60} minutes: "
-            f"{times} times | {seen:.1f} times, sweep hourly | {met[seen >= times]} |"
+            f"{goal} times | {seen:.1f} times, sweep hourly | {met[seen >= goal]} |"
         )
 
 
@@ -255,6 +270,10 @@ def page(busy: Played, idle: Played, bursts: Sequence[Burst], **facts: object) -
         bursts="\n".join(one.line() for one in bursts),
         app5=app[300],
         app10=app[600],
+        busy5=times(busy, busy, 300),
+        busy10=times(busy, busy, 600),
+        off5=times(busy, busy, 300, -1),
+        off10=times(busy, busy, 600, -1),
         starts=len(kick.stack.late),
         vacuums=sum(by[one].autovacuum for by in (*busy, *idle) for one in TIMEOUTS),
         invoke=INVOKE * 1000,

@@ -86,7 +86,7 @@ class Stack:
     seconds: float = 0.0  # of Lambda
     late: list[float] = field(default_factory=list)  # s, from due to started
     tasks: Tasks = field(default_factory=Tasks)
-    _alarms: set[tuple[str, datetime]] = field(default_factory=set)
+    alarms: set[tuple[str, datetime]] = field(default_factory=set)
     _dice: random.Random = field(default_factory=lambda: random.Random(7))  # noqa: S311
 
     def __post_init__(self) -> None:
@@ -127,8 +127,8 @@ class Stack:
     def arm(self, queue: str, at: datetime) -> bool:
         """Invoke the worker in the minute of *at*."""
         minute = alarm_minute(at, datetime.fromtimestamp(self.clock.now(), UTC))
-        if (queue, minute) not in self._alarms:
-            self._alarms.add((queue, minute))
+        if (queue, minute) not in self.alarms:
+            self.alarms.add((queue, minute))
             event = {"queue": queue, "alarm": (minute + MINUTE).isoformat()}
             self.invoke(minute.timestamp() + self._dice.uniform(0, 59), event)
         return True
