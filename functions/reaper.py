@@ -26,18 +26,17 @@ def handler(event: object, context: LambdaContext) -> dict[str, int]:  # noqa: A
         swept = {"reclaimed": len(reaper.reclaim_all(conn))}
         stats = queues.stats(conn)
         _report(stats)
-        if settings.wakeups:
-            names = {one.queue for one in stats} | {one.queue for one in schedules.find(conn)}
-            noted = _note(conn, names) if time_left() >= _CALL else {}
-    _arm(noted, time_left)
-    with runtime.connect("reaper") as conn:
         swept["removed"] = reaper.cleanup(
             conn,
             done=timedelta(days=settings.keep_done),
             failed=timedelta(days=settings.keep_failed),
             archive=settings.archive,
-            time_left=time_left,
+            time_left=lambda: time_left() - _CALL,
         )
+        if settings.wakeups and time_left() >= _CALL:  # what is noted must be armed: so at the end
+            names = {one.queue for one in stats} | {one.queue for one in schedules.find(conn)}
+            noted = _note(conn, names)
+    _arm(noted, time_left)
     runtime.logger.info("swept", extra=swept)
     runtime.publish(swept)
     return swept
