@@ -1,6 +1,6 @@
 # Everything a developer types. `make help` lists it; `make demo` and `make test` set up what they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup tmpdir demo test fix lock clean bench-latency bench-awake
+.PHONY: help setup tmpdir demo test fix lock clean bench-latency bench-recovery bench-awake
 SHELL := /bin/sh
 
 PYTHON ?= python3
@@ -51,6 +51,9 @@ fix: setup ## format, and mend what the linter can
 
 bench-latency: setup ## from a commit to its handler, step by step, into docs/benchmarks/latency.md
 	@$(BIN)/python -m bench.latency
+
+bench-recovery: setup ## how long after a kill jobs run again, without the sweep
+	@$(BIN)/python -m bench.recovery
 
 bench-awake: setup ## awake minutes and cost of a day, by way to wait, into docs/benchmarks/awake.md (4 minutes)
 	@$(BIN)/python -m bench.awake
