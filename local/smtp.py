@@ -1,8 +1,9 @@
 """A mail server that can be told to be difficult, and whose mail can be read back."""
 
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 
@@ -18,6 +19,7 @@ class Mail:
 
     recipient: str
     message: EmailMessage
+    at: float = field(default_factory=time.monotonic)
 
     @property
     def message_id(self) -> str:

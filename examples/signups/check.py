@@ -112,6 +112,7 @@ def figures(seen: Evidence) -> list[tuple[str, str, str]]:
         (f"failed ({len(faults.unknown)} on purpose)", f"{states['failed']}", "database"),
         ("retried after a failure", f"{again}", "database"),
         ("reclaimed after a crash", f"{reclaimed}", "metrics in the functions' logs"),
+        ("started again after the crash", recovery(seen), "mail server"),
         (f"kicks sent ({faults.lost} lost)", f"{kicks['sent']}", "application"),
         ("kicks coalesced", f"{kicks['coalesced']}", "application"),
         ("kicks failed", f"{kicks['failed']}", "application"),
@@ -119,6 +120,17 @@ def figures(seen: Evidence) -> list[tuple[str, str, str]]:
         ("mails", f"{mails}", "mail server"),
         ("delivered twice, for a crash", f"{mails - names}", "mail server"),
     ]
+
+
+def recovery(seen: Evidence) -> str:
+    """Say how long after the kill its job was at the mail server again."""
+    if not seen.faults.killed:
+        return "-"
+    first = seen.mails[seen.faults.kill_at - 1]
+    again = (
+        mail for mail in seen.mails if mail.message_id == first.message_id and mail is not first
+    )
+    return next((f"{mail.at - first.at:.1f} s" for mail in again), "never")
 
 
 def ended(log: Sequence[str]) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from examples.signups.app import User, read_users
-from examples.signups.check import Evidence, Row, ended, errors, metric, problems
+from examples.signups.check import Evidence, Row, ended, errors, metric, problems, recovery
 from examples.signups.faults import plan
 from examples.signups.tasks import message_id
 from local.smtp import Mail
@@ -59,6 +59,15 @@ def rows(*changed: Row) -> Callable[[Evidence], Evidence]:
     """Put these rows in the place of those with the same job."""
     new = {one.job_id: one for one in changed}
     return lambda seen: replace(seen, rows=[new.pop(one.job_id, one) for one in seen.rows])
+
+
+def test_the_time_to_recovery_is_from_the_killed_mail_to_its_second_copy() -> None:
+    seen = good()
+    seen.faults.kill_at, seen.faults.killed = 1, 1
+    times = zip(seen.mails, (100.0, 117.5, 101.0), strict=True)
+    seen = replace(seen, mails=[replace(mail, at=at) for mail, at in times])
+    assert recovery(seen) == "17.5 s"
+    assert recovery(replace(seen, mails=seen.mails[:1])) == "never"
 
 
 @pytest.mark.parametrize(
