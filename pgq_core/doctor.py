@@ -186,7 +186,7 @@ def _sleep(facts: Facts, deployment: Deployment) -> Iterator[Finding]:
 def _invocations(deployment: Deployment) -> Iterator[Finding]:
     if deployment.tasks is None or deployment.worker_timeout is None:
         return
-    most = deployment.worker_timeout - START - RESERVE
+    most = max(deployment.worker_timeout - START - RESERVE, timedelta(0))
     names = ", ".join(task.name for task in deployment.tasks if task.timeout > most)
     long = names and f"longer than the {_brief(most)} an invocation leaves: {names}"
     remedy = "raise the worker's timeout or lower the tasks': their jobs fail"

@@ -74,14 +74,23 @@ class Listener:
     time_left: Callable[[], timedelta]
 
     def run(self) -> None:
-        """Listen and drain; connect again whenever the connection is lost."""
+        """Listen and drain; connect again whenever the connection is lost.
+
+        Raises:
+            psycopg.OperationalError: there was no connection to begin with.
+            SchemaMismatch: the database's schema and this code do not fit.
+        """
+        connected = False
         while self.time_left():
             try:
                 with closing(self.connect()) as ears:
+                    connected = True
                     ears.autocommit = True
                     self._prick(ears)
                     self._attend(ears)
             except (psycopg.OperationalError, ReadOnlySqlTransaction) as error:
+                if not connected:  # a wrong address or password stays wrong
+                    raise
                 text = " ".join(str(error).split())
                 logger.warning("connection lost, listening again", extra={"error": text})
                 self._sleep(PAUSE)

@@ -109,6 +109,8 @@ def next_slot(cron: str, timezone: str, after: datetime) -> datetime:
 
 def _zone(timezone: str) -> ZoneInfo:
     check_text("timezone", timezone, 200)
+    if timezone == "localtime" or timezone.startswith("right/"):
+        raise ValueError(f"timezone: {timezone!r} is another time on another machine")
     try:
         return ZoneInfo(timezone)
     except (LookupError, ValueError, OSError):  # no such file, a path, a folder

@@ -15,7 +15,10 @@ SELECT clock_timestamp() AS now,
        (SELECT count(*) FROM pg_catalog.pg_replication_slots WHERE NOT active) AS idle_slots,
        (SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_catalog.pg_stat_user_tables
         WHERE relid = 'pgq_core.jobs'::regclass) AS dead_rows,
-       current_setting('autovacuum')::boolean AS autovacuum,
+       current_setting('autovacuum')::boolean AND NOT EXISTS (
+           SELECT FROM pg_catalog.pg_class CROSS JOIN LATERAL pg_options_to_table(pg_class.reloptions) AS option
+           WHERE pg_class.oid = 'pgq_core.jobs'::regclass AND option.option_name = 'autovacuum_enabled'
+             AND NOT option.option_value::boolean) AS autovacuum,
        (SELECT count(*) FROM pg_catalog.pg_stat_activity
         WHERE backend_type = 'autovacuum worker' AND datname = current_database()) AS vacuuming,
        (SELECT count(*) FROM pg_catalog.pg_replication_slots

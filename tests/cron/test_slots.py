@@ -108,6 +108,8 @@ REFUSED = [
     ({"timezone": "Europe/Atlantis"}, "timezone"),
     ({"timezone": "../../etc/passwd"}, "timezone"),
     ({"timezone": "Europe"}, "timezone"),
+    ({"timezone": "localtime"}, "timezone"),
+    ({"timezone": "right/Europe/Paris"}, "timezone"),
     ({"timezone": ""}, "timezone"),
     ({"name": ""}, "name"),
     ({"task": ""}, "task"),

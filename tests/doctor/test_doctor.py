@@ -279,9 +279,13 @@ def test_a_replication_slot_that_nobody_reads_is_named() -> None:
     assert found["replication slots"] == ("warn", "2 replication slots that nobody reads")
 
 
-def test_switched_off_autovacuum_fails() -> None:
+def test_switched_off_autovacuum_fails(look: Look, conn: psycopg.Connection) -> None:
     found = judged(doctor._vacuum(replace(FINE, autovacuum=False)))
     assert found["autovacuum"] == ("fail", "off")
+    conn.execute("ALTER TABLE pgq_core.jobs SET (autovacuum_enabled = on)")
+    assert look()["autovacuum"].level == "ok"
+    conn.execute("ALTER TABLE pgq_core.jobs SET (autovacuum_enabled = off)")
+    assert look()["autovacuum"].level == "fail"
 
 
 SLEEPS = Deployment(suspend_after=5 * MINUTE, sweep_every=60 * MINUTE)

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from local.pgbouncer import pgbouncer
 from local.postgres import Server
@@ -254,10 +255,14 @@ def test_it_listens_again_after_its_connection_was_ended_and_misses_nothing(
     until(lambda: len(listening.ran) == 2)
 
 
-def test_a_database_that_is_away_at_the_start_is_tried_again(
-    conn: psycopg.Connection, listening: Listening, monkeypatch: pytest.MonkeyPatch
+def test_a_database_that_goes_away_is_tried_again(
+    conn: psycopg.Connection,
+    listening: Listening,
+    start: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(listen, "PAUSE", 0.1)
+    start()
     refusals, connect = [1, 2, 3], psycopg.connect
 
     def away(*args: Any, **options: Any) -> Any:
@@ -268,8 +273,15 @@ def test_a_database_that_is_away_at_the_start_is_tried_again(
 
     monkeypatch.setattr(psycopg, "connect", away)
     enqueue(conn, "t", {})
-    listening.thread.start()
+    [ears, *_] = conn.execute(f"{SESSIONS} ORDER BY backend_start").fetchall()
+    conn.execute("SELECT pg_terminate_backend(%s)", ears)
     until(lambda: len(listening.ran) == 1)
+    assert not refusals
+
+
+def test_a_database_that_is_not_there_to_begin_with_ends_it(dsn: str) -> None:
+    with pytest.raises(psycopg.OperationalError, match="no_such"):
+        Listening(make_conninfo(dsn, dbname="no_such")).listener.run()
 
 
 def test_it_ends_after_the_running_job_and_hands_back_the_rest(
