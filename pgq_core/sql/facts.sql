@@ -8,7 +8,9 @@ SELECT clock_timestamp() AS now,
                      ('queues', 'SELECT'), ('queues', 'INSERT'), ('queues', 'UPDATE'),
                      ('schedules', 'SELECT'), ('schedules', 'UPDATE'), ('jobs_archive', 'INSERT'))
              AS needed (name, privilege)
-        WHERE NOT has_table_privilege('pgq_core.' || needed.name, needed.privilege)) AS missing,
+        WHERE NOT CASE needed.privilege
+            WHEN 'DELETE' THEN has_table_privilege('pgq_core.' || needed.name, needed.privilege)
+            ELSE has_any_column_privilege('pgq_core.' || needed.name, needed.privilege) END) AS missing,
        (SELECT now() - min(xact_start) FROM pg_catalog.pg_stat_activity
         WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND datname = current_database()
           AND backend_type <> 'autovacuum worker') AS oldest_snapshot,

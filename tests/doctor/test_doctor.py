@@ -95,7 +95,10 @@ def test_a_role_lacks_what_it_lacks(
         "UPDATE on schedules",
         "INSERT on jobs_archive",
     ]
-    conn.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA pgq_core TO {guest.info.user}")
+    conn.execute(f"GRANT DELETE ON pgq_core.jobs TO {guest.info.user}")
+    conn.execute(f"GRANT INSERT (name), UPDATE (alarm_at) ON pgq_core.queues TO {guest.info.user}")
+    conn.execute(f"GRANT UPDATE (next_at) ON pgq_core.schedules TO {guest.info.user}")
+    conn.execute(f"GRANT INSERT ON pgq_core.jobs_archive TO {guest.info.user}")
     assert look(guest)["permissions"].level == "ok"
 
 

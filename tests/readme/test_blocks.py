@@ -15,7 +15,7 @@ import pytest
 from local.smtp import Mailbox, smtp
 from pgq_core import NewJob, Producer, enqueue, jobs
 from tests.conftest import Connect
-from tests.readme.blocks import DOCUMENTS, parse, run, run_blocks
+from tests.readme.blocks import DOCUMENTS, ROOT, parse, run, run_blocks
 
 SIGN_UP = """
 import os, psycopg
@@ -111,7 +111,7 @@ def test_operations_retries_what_failed_and_kicks_after_it(
 ) -> None:
     failed = enqueue(conn, "send_welcome", {})
     conn.execute("UPDATE pgq_core.jobs SET status = 'failed', finished_at = now()")
-    with role(conn, "shop"):
+    with roles(conn):
         run_blocks("docs/operations.md", tmp_path, {"DATABASE_URL": dsn, **aws.env})
     job = jobs.get(conn, failed.id)
     assert job is not None
@@ -128,7 +128,7 @@ def test_the_rights_in_operations_are_enough_for_a_producer_and_no_more(
     tmp_path: Path,
     aws: Lambda,
 ) -> None:
-    with role(conn, "shop"):
+    with roles(conn):
         run_blocks("docs/operations.md", tmp_path, {"DATABASE_URL": dsn, **aws.env})
         shop = connect(user="shop")
         kicks: list[str] = []
@@ -154,12 +154,14 @@ class Recorded:
 
 
 @contextmanager
-def role(conn: psycopg.Connection, name: str) -> Iterator[None]:
-    """Remove the role that a document makes: roles outlive the database."""
+def roles(conn: psycopg.Connection) -> Iterator[None]:
+    """Make the roles that the document counts on, and remove them with those that it makes."""
+    conn.execute((ROOT / "infra" / "roles.sql").read_bytes())
     try:
         yield
     finally:
-        conn.execute(f"DROP OWNED BY {name}; DROP ROLE {name}".encode())
+        for name in ("shop", "functions", "pgq_producer", "pgq_worker", "pgq_reaper"):
+            conn.execute(f"DROP OWNED BY {name}; DROP ROLE {name}".encode())
 
 
 @pytest.mark.parametrize(
