@@ -1,0 +1,1 @@
+"""Both articles' statements, word for word, and the same experiments on ours: `make articles`."""

@@ -1,0 +1,2 @@
+-- First article, "Waking workers: polling or LISTEN/NOTIFY"
+LISTEN jobs;
