@@ -39,8 +39,7 @@ def take(
     check_name("queue", queue)
     check_int("limit", limit, 1, 1000)
     if lease <= timedelta(0):
-        message = f"lease: more than 0 s is expected, not {lease}"
-        raise ValueError(message)
+        raise ValueError(f"lease: more than 0 s is expected, not {lease}")
     if worker is not None:
         check_text("worker", worker, 200)
     rows = run(conn, "claim", queue=queue, limit=limit, lease=lease, worker=worker)

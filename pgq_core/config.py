@@ -92,11 +92,10 @@ class Settings:
                     message = f"{_variable(name)} is missing: set it, or {PREFIX}WAKEUPS=false"
                     raise ConfigError(message)
         if self.worker_timeout < self.connect_timeout + _CONNECT_RESERVE:
-            message = (
+            raise ConfigError(
                 f"{PREFIX}WORKER_TIMEOUT is too short: expected at least {_CONNECT_RESERVE} s "
                 f"more than {PREFIX}CONNECT_TIMEOUT"
             )
-            raise ConfigError(message)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Self:

@@ -54,8 +54,7 @@ def run(conn: Connection, name: str, /, **params: object) -> list[Row]:
     """
     given: object = conn
     if not isinstance(given, psycopg.Connection):
-        message = f"conn: a psycopg.Connection is expected, not {type(conn).__name__}"
-        raise TypeError(message)
+        raise TypeError(f"conn: a psycopg.Connection is expected, not {type(conn).__name__}")
     if conn.info.pipeline_status is not PipelineStatus.OFF:
         raise ValueError("conn: it is in pipeline mode, in which a statement has no answer yet")
     return again(conn, lambda: _execute(conn, name, params))

@@ -81,8 +81,7 @@ def enqueue_many(
 
 def _checked(job: object) -> NewJob:
     if not isinstance(job, NewJob):
-        message = f"jobs: NewJob values are expected, not {type(job).__name__}"
-        raise TypeError(message)
+        raise TypeError(f"jobs: NewJob values are expected, not {type(job).__name__}")
     return job
 
 

@@ -67,8 +67,7 @@ class NewJob:
 
     def _check_time(self) -> None:
         if self.run_at is not None and self.delay is not None:
-            message = "give run_at or delay, not both"
-            raise ValueError(message)
+            raise ValueError("give run_at or delay, not both")
         if self.delay is not None:
             check_delay("delay", self.delay)
         if self.run_at is not None:
@@ -79,11 +78,10 @@ class NewJob:
         payload, headers = _dump(self.payload), _dump(self.headers or {})
         size = len(payload.encode()) + len(headers.encode())
         if size > max_bytes:
-            message = (
+            raise ValueError(
                 f"payload: {size} bytes of JSON, at most {max_bytes} are allowed; "
                 "store the data elsewhere and enqueue a reference to it"
             )
-            raise ValueError(message)
         return payload, headers
 
 
@@ -145,60 +143,50 @@ def check_name(what: str, value: object) -> None:
 def check_text(what: str, value: object, longest: int) -> None:
     """Refuse anything but a text of 1 to *longest* characters that PostgreSQL can store."""
     if not isinstance(value, str):
-        message = f"{what}: a str is expected, not {type(value).__name__}"
-        raise TypeError(message)
+        raise TypeError(f"{what}: a str is expected, not {type(value).__name__}")
     if not 1 <= len(value) <= longest:
-        message = f"{what}: 1 to {longest} characters are allowed, not {len(value)}"
-        raise ValueError(message)
+        raise ValueError(f"{what}: 1 to {longest} characters are allowed, not {len(value)}")
     _check_storable(what, value)
 
 
 def check_int(what: str, value: object, least: int, most: int) -> None:
     """Refuse anything but a whole number from *least* to *most*."""
     if isinstance(value, bool) or not isinstance(value, int):
-        message = f"{what}: an int is expected, not {type(value).__name__}"
-        raise TypeError(message)
+        raise TypeError(f"{what}: an int is expected, not {type(value).__name__}")
     if not least <= value <= most:
-        message = f"{what}: {least} to {most} is allowed, not {value}"
-        raise ValueError(message)
+        raise ValueError(f"{what}: {least} to {most} is allowed, not {value}")
 
 
 def check_delay(what: str, value: object) -> timedelta:
     """Return *value* as a delay of 1 second to 10 years; refuse a negative or longer one."""
     if not isinstance(value, timedelta):
-        message = f"{what}: a timedelta is expected, not {type(value).__name__}"
-        raise TypeError(message)
+        raise TypeError(f"{what}: a timedelta is expected, not {type(value).__name__}")
     if not timedelta(0) <= value <= LONGEST_DELAY:
-        message = f"{what}: 0 to {LONGEST_DELAY.days} days is allowed, not {value}"
-        raise ValueError(message)
+        raise ValueError(f"{what}: 0 to {LONGEST_DELAY.days} days is allowed, not {value}")
     return max(value, SHORTEST_DELAY)
 
 
 def check_instant(what: str, value: object) -> None:
     """Refuse anything but a datetime that knows its time zone, in the years 2000 to 2999."""
     if not isinstance(value, datetime):
-        message = f"{what}: a datetime is expected, not {type(value).__name__}"
-        raise TypeError(message)
+        raise TypeError(f"{what}: a datetime is expected, not {type(value).__name__}")
     if value.utcoffset() is None:
         message = f"{what}: a datetime with a time zone is expected; say which zone {value} means"
         raise ValueError(message)
     if not EARLIEST <= value < LATEST:
-        message = f"{what}: the years 2000 to 2999 are allowed, not {value}"
-        raise ValueError(message)
+        raise ValueError(f"{what}: the years 2000 to 2999 are allowed, not {value}")
 
 
 def _check_json(what: str, value: object) -> None:
     if not isinstance(value, dict):
-        message = f"{what}: a dict (a JSON object) is expected, not {type(value).__name__}"
-        raise TypeError(message)
+        raise TypeError(f"{what}: a dict (a JSON object) is expected, not {type(value).__name__}")
     todo: list[tuple[str, object, int]] = [
         (what, value, 1)
     ]  # a loop, not recursion: the depth is the caller's
     while todo:
         path, item, depth = todo.pop()
         if depth > MAX_DEPTH:
-            message = f"{path[:200]}: nested more than {MAX_DEPTH} deep"
-            raise ValueError(message)
+            raise ValueError(f"{path[:200]}: nested more than {MAX_DEPTH} deep")
         todo.extend((inner, child, depth + 1) for inner, child in _children(path, item))
 
 
@@ -223,28 +211,23 @@ def _check_scalar(path: str, value: object) -> None:
         case str():
             _check_storable(path, value)
         case int() if value.bit_length() > _LONGEST_INT:
-            message = f"{path}: an integer of {value.bit_length()} bits is too long"
-            raise ValueError(message)
+            raise ValueError(f"{path}: an integer of {value.bit_length()} bits is too long")
         case float() if not math.isfinite(value):
-            message = f"{path}: {value} is not JSON"
-            raise ValueError(message)
+            raise ValueError(f"{path}: {value} is not JSON")
         case int() | float():
             return
         case _:
-            message = f"{path}: a {type(value).__name__} is not JSON; convert it first"
-            raise TypeError(message)
+            raise TypeError(f"{path}: a {type(value).__name__} is not JSON; convert it first")
 
 
 def _check_storable(what: str, text: str) -> None:
     # Neither text nor jsonb can hold U+0000 or half of a surrogate pair (PostgreSQL 8.14 and 24.3).
     if "\x00" in text:
-        message = f"{what}: contains the character U+0000, which PostgreSQL cannot store"
-        raise ValueError(message)
+        raise ValueError(f"{what}: contains the character U+0000, which PostgreSQL cannot store")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        message = f"{what}: contains a lone surrogate at position {error.start}"
-        raise ValueError(message) from None
+        raise ValueError(f"{what}: contains a lone surrogate at position {error.start}") from None
 
 
 def _dump(value: Mapping[str, Any]) -> str:
@@ -256,9 +239,7 @@ def _load(what: str, text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        message = f"{what} cannot be decoded: {type(error).__name__}: {error}"
-        raise BadPayload(message) from None
+        raise BadPayload(f"{what} cannot be decoded: {type(error).__name__}: {error}") from None
     if not isinstance(value, dict):
-        message = f"{what} is not a JSON object but {type(value).__name__}"
-        raise BadPayload(message)
+        raise BadPayload(f"{what} is not a JSON object but {type(value).__name__}")
     return value

@@ -46,8 +46,7 @@ def migrations() -> tuple[Migration, ...]:
 def _parse(name: str, text: bytes) -> Migration:
     head = _OLDEST.match(text.decode())
     if head is None:
-        message = f"{name}: its first line must name the oldest code that may run on it"
-        raise SchemaMismatch(message)
+        raise SchemaMismatch(f"{name}: its first line must name the oldest code that may run on it")
     return Migration(
         name=name.removesuffix(".sql"),
         text=text,
@@ -113,11 +112,10 @@ def check(conn: Connection) -> None:
     _compare(applied)
     missing = [m.name for m in migrations() if m.name not in {name for name, _, _ in applied}]
     if missing:
-        message = (
+        raise SchemaMismatch(
             f"the schema pgq_core is older than this code: {', '.join(missing)} is missing; "
             "run `pgq-core migrate`"
         )
-        raise SchemaMismatch(message)
 
 
 def _compare(applied: Sequence[Row]) -> None:
@@ -125,11 +123,10 @@ def _compare(applied: Sequence[Row]) -> None:
     code = max(m.number for m in migrations())
     for name, checksum, oldest_code in applied:
         if oldest_code > code:
-            message = (
+            raise SchemaMismatch(
                 f"the schema pgq_core is newer than this code: {name} needs code that knows "
                 f"migration {oldest_code:04}, this knows {code:04}; upgrade pgq-core here"
             )
-            raise SchemaMismatch(message)
         if ours.get(name, checksum) != checksum:
             message = f"the applied migration {name} is not the one this code comes with"
             raise SchemaMismatch(message)

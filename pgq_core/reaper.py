@@ -84,8 +84,7 @@ def cleanup(
     """
     check_int("limit", limit, 1, 10_000)
     if min(done, failed) < timedelta(0):
-        message = f"done, failed: 0 days or more, not {done} and {failed}"
-        raise ValueError(message)
+        raise ValueError(f"done, failed: 0 days or more, not {done} and {failed}")
     require_idle(conn)
     if not conn.autocommit:
         raise OpenTransaction("not in autocommit mode")

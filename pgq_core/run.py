@@ -83,7 +83,6 @@ class _Limit:
 
     def strike(self, _signal: int, _frame: object) -> None:
         if self.in_force:
-            message = (
+            raise JobTimeout(
                 f"the handler ran longer than its timeout of {self.timeout.total_seconds():g} s"
             )
-            raise JobTimeout(message)

@@ -153,8 +153,7 @@ class Tasks:
 
     def _add(self, task: Task) -> Task:
         if task.name in self._tasks:
-            message = f"name: the task {task.name!r} has a handler already"
-            raise ValueError(message)
+            raise ValueError(f"name: the task {task.name!r} has a handler already")
         self._tasks[task.name] = task
         return task
 
@@ -183,8 +182,7 @@ class Tasks:
         """
         module_name, _, attribute = spec.partition(":")
         if not module_name or not attribute:
-            message = f'tasks: "module:attribute" is expected, not {spec!r}'
-            raise ConfigError(message)
+            raise ConfigError(f'tasks: "module:attribute" is expected, not {spec!r}')
         try:
             found = getattr(importlib.import_module(module_name), attribute)
         except (Exception, SystemExit) as error:
@@ -219,10 +217,9 @@ def _takes_two(function: Handler) -> bool:
 
 def _refuse(task: Task, limit: timedelta) -> Task:
     def refuse(job: Job) -> NoReturn:
-        message = (
+        raise Discard(
             f"the task {job.task!r} may run {task.timeout.total_seconds():g} s, an invocation "
             f"leaves it {limit.total_seconds():g} s: raise the worker's timeout or lower the task's"
         )
-        raise Discard(message)
 
     return replace(task, handler=refuse, timeout=timedelta(seconds=1), wants_context=False)
