@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Self, TypeVar, assert_never
+from typing import Self, TypeVar
 
 import psycopg
 
@@ -25,6 +25,15 @@ logger = logging.getLogger(__name__)
 
 FLUSH_AFTER = 0.1  # s
 PATIENCE = 30.0  # s: how long a lost connection is replaced; the reserve of a lease is less
+
+#: What a job is counted as by the verb that settled it, unless that left it failed.
+COUNTED: dict[Verb, str] = {
+    "complete": "done",
+    "release": "released",
+    "fail": "retried",
+    "snooze": "snoozed",
+    "unknown": "snoozed",
+}
 
 T = TypeVar("T")
 
@@ -175,37 +184,15 @@ class Settler:
 
     def _try(self, jobs: Sequence[Job], settlement: Settlement, wait: timedelta) -> dict[int, str]:
         """Write; what the database refuses to do for these jobs must not keep it from others'."""
+        verb, params = settlement.verb, settlement.params()
         try:
-            return self._write(jobs, settlement, wait)
+            written = self._link.run(lambda conn: write(conn, verb, jobs, wait=wait, **params))
         except psycopg.Error as error:
             if self._link.lost():
                 raise
             facts = {"job_ids": [job.id for job in jobs][:10], "error": str(error)}
             logger.warning("settlement refused", extra=facts)
             return {}
-
-    def _write(
-        self, jobs: Sequence[Job], settlement: Settlement, wait: timedelta
-    ) -> dict[int, str]:
-        verb, params = settlement.verb, settlement.params()
-        given = list(jobs)
-        written = self._link.run(lambda conn: write(conn, verb, given, wait=wait, **params))
-        self._counts.update(_count(verb, status) for status in written.values())
+        ends = written.values()
+        self._counts.update("failed" if end == "failed" else COUNTED[verb] for end in ends)
         return written
-
-
-def _count(verb: Verb, status: str) -> str:
-    """Return what to count a job as that *verb* has brought into *status*."""
-    match verb:
-        case "complete":
-            return "done"
-        case "release":
-            return "released"
-        case "fail" if status != "failed":
-            return "retried"
-        case "snooze" | "unknown" if status != "failed":
-            return "snoozed"
-        case "fail" | "unknown" | "snooze" | "discard":
-            return "failed"
-        case _:
-            assert_never(verb)
