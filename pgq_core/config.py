@@ -5,37 +5,34 @@ Lambda functions) reads its settings once with `Settings.from_env(os.environ)`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
-from difflib import get_close_matches
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from .errors import ConfigError
+
+T = TypeVar("T")
 
 PREFIX = "PGQ_"
 _CONNECT_RESERVE = 10  # seconds a worker needs besides connecting: to claim, settle and hand back
 
 
+def _setting(default: T, expected: str, fits: Callable[[Any], object]) -> T:
+    return field(default=default, metadata={"expected": expected, "fits": fits})
+
+
 def _number(default: int, least: int, most: int, unit: str) -> int:
     expected = f"a whole number of {unit} from {least} to {most}"
-    return field(
-        default=default,
-        metadata={
-            "expected": expected,
-            "fits": lambda value: type(value) is int and least <= value <= most,
-        },
-    )
+    return _setting(default, expected, lambda value: type(value) is int and least <= value <= most)
 
 
 def _text(pattern: str, expected: str) -> str:
     fits = re.compile(pattern).fullmatch
-    metadata = {"expected": expected, "fits": lambda value: isinstance(value, str) and fits(value)}
-    return field(default="", metadata=metadata)
+    return _setting("", expected, lambda value: isinstance(value, str) and fits(value))
 
 
 def _switch(*, default: bool) -> bool:
-    metadata = {"expected": "true or false", "fits": lambda value: isinstance(value, bool)}
-    return field(default=default, metadata=metadata)
+    return _setting(default, "true or false", lambda value: isinstance(value, bool))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,8 +81,10 @@ class Settings:
     def __post_init__(self) -> None:
         """Check each field, and the fields that only make sense together."""
         for one in fields(self):
-            value = getattr(self, one.name)
-            _check(one, one.metadata["fits"](value), "missing" if value == "" else "wrong")
+            value, expected = getattr(self, one.name), one.metadata["expected"]
+            if not one.metadata["fits"](value):
+                problem = "missing" if value == "" else "wrong"
+                raise ConfigError(f"{_variable(one.name)} is {problem}: expected {expected}")
         if self.wakeups:
             for name in ("worker_arn", "alarm_group", "alarm_role_arn"):
                 if not getattr(self, name):
@@ -103,33 +102,18 @@ class Settings:
         known = {_variable(one.name): one for one in fields(cls)}
         given = {name: text for name, text in environ.items() if name.startswith(PREFIX) and text}
         for name in sorted(given.keys() - known.keys()):
-            raise ConfigError(f"{name} is not a setting{_hint(name, known)}")
-        values: dict[str, Any] = {}
-        for name, text in given.items():
-            values[known[name].name] = _read(known[name], text)
-        return cls(**values)
+            raise ConfigError(f"{name} is not a setting: the known ones are {', '.join(known)}")
+        return cls(**{known[name].name: _read(known[name], text) for name, text in given.items()})
 
 
 def _variable(name: str) -> str:
     return PREFIX + name.upper()
 
 
-def _check(one: Field[Any], fits: object, problem: str = "wrong") -> None:
-    if not fits:
-        expected = one.metadata["expected"]
-        raise ConfigError(f"{_variable(one.name)} is {problem}: expected {expected}")
-
-
-def _hint(name: str, known: Mapping[str, object]) -> str:
-    close = get_close_matches(name, known, n=1)
-    return f": did you mean {close[0]}?" if close else ": the known ones are " + ", ".join(known)
-
-
-def _read(one: Field[Any], text: str) -> object:
-    if one.type is int:
-        _check(one, re.fullmatch(r"[0-9]{1,9}", text))
+def _read(one: Field[Any], text: str) -> Any:  # noqa: ANN401 - whatever the field holds
+    """Return the value that *text* says; what says none stays text, which no such field fits."""
+    if one.type is int and re.fullmatch(r"[0-9]{1,9}", text):
         return int(text)
-    if one.type is bool:
-        _check(one, text in ("true", "false"))
+    if one.type is bool and text in ("true", "false"):
         return text == "true"
     return text
