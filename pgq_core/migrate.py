@@ -68,9 +68,8 @@ def migrate(conn: Connection) -> list[str]:
     """
     require_idle(conn)
     before = conn.isolation_level
-    conn.isolation_level = (
-        IsolationLevel.READ_COMMITTED
-    )  # a snapshot must not be older than the lock
+    # A snapshot must not be older than the lock.
+    conn.isolation_level = IsolationLevel.READ_COMMITTED
     try:
         return [m.name for m in migrations() if _apply(conn, m)]
     finally:
@@ -80,18 +79,11 @@ def migrate(conn: Connection) -> list[str]:
 
 def _apply(conn: Connection, migration: Migration) -> bool:
     with conn.transaction():
-        applied = _enter(conn)
-        _compare(applied)
-        if migration.name in {name for name, _, _ in applied}:
+        if migration not in _missing(_enter(conn)):
             return False
         conn.execute(migration.text)  # many statements, no parameters: the simple protocol
-        run(
-            conn,
-            "note_migration",
-            name=migration.name,
-            checksum=migration.checksum,
-            oldest_code=migration.oldest_code,
-        )
+        names = ("name", "checksum", "oldest_code")
+        run(conn, "note_migration", **{name: getattr(migration, name) for name in names})
         return True
 
 
@@ -108,17 +100,16 @@ def _enter(conn: Connection) -> list[Row]:
 
 def check(conn: Connection) -> None:
     """Raise `SchemaMismatch`, in one sentence, unless this code may run on this schema."""
-    applied = run(conn, "ledger")
-    _compare(applied)
-    missing = [m.name for m in migrations() if m.name not in {name for name, _, _ in applied}]
-    if missing:
+    if missing := _missing(run(conn, "ledger")):
+        names = ", ".join(one.name for one in missing)
         raise SchemaMismatch(
-            f"the schema pgq_core is older than this code: {', '.join(missing)} is missing; "
+            f"the schema pgq_core is older than this code: {names} is missing; "
             "run `pgq-core migrate`"
         )
 
 
-def _compare(applied: Sequence[Row]) -> None:
+def _missing(applied: Sequence[Row]) -> list[Migration]:
+    """Return what is still to apply, if what is *applied* and this code fit."""
     ours = {m.name: m.checksum for m in migrations()}
     code = max(m.number for m in migrations())
     for name, checksum, oldest_code in applied:
@@ -130,3 +121,5 @@ def _compare(applied: Sequence[Row]) -> None:
         if ours.get(name, checksum) != checksum:
             message = f"the applied migration {name} is not the one this code comes with"
             raise SchemaMismatch(message)
+    known = {name for name, _, _ in applied}
+    return [one for one in migrations() if one.name not in known]
