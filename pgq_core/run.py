@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Generator
-from datetime import timedelta
 
 from .context import Context
 from .errors import JobTimeout
@@ -53,16 +52,21 @@ def _call(task: Task, job: Job, ctx: Context) -> object:
     arguments = (job, ctx) if task.wants_context else (job,)
     if threading.current_thread() is not threading.main_thread():
         return task.handler(*arguments)
-    limit = _Limit(task.timeout)
-    before = signal.signal(signal.SIGALRM, limit.strike)
+    seconds, in_force = task.timeout.total_seconds(), True
+
+    def strike(_signal: int, _frame: object) -> None:
+        if in_force:
+            raise JobTimeout(f"the handler ran longer than its timeout of {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, strike)
     try:
-        signal.setitimer(signal.ITIMER_REAL, task.timeout.total_seconds(), AGAIN)
+        signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
         try:
             return task.handler(*arguments)
         finally:
-            limit.in_force = False  # strikes here at the latest; then the outer block still disarms
+            in_force = False  # strikes here at the latest; then the outer block still disarms
     finally:
-        limit.in_force = False
+        in_force = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         if before is not None:  # None: it was not set from Python, and cannot be put back
             signal.signal(signal.SIGALRM, before)
@@ -72,17 +76,3 @@ def _answer(value: object) -> object:
     if isinstance(value, Coroutine | Generator | AsyncGenerator):
         return TypeError(f"the handler returned a {type(value).__name__} that nobody runs")
     return value if isinstance(value, Retry | Snooze | Discard) else None
-
-
-class _Limit:
-    """Raise `JobTimeout` in the main thread, again each second, while it is in force."""
-
-    def __init__(self, timeout: timedelta) -> None:
-        self.timeout = timeout
-        self.in_force = True
-
-    def strike(self, _signal: int, _frame: object) -> None:
-        if self.in_force:
-            raise JobTimeout(
-                f"the handler ran longer than its timeout of {self.timeout.total_seconds():g} s"
-            )
