@@ -28,14 +28,8 @@ Handler = Callable[[Any, LambdaContext], Any]
 logger = Logger()
 metrics = Metrics(namespace="pgq_core")
 
-# An RDS secret's words, and libpq's.
-_SECRET = {
-    "username": "user",
-    "password": "password",
-    "host": "host",
-    "port": "port",
-    "dbname": "dbname",
-}
+# An RDS secret's words; all but the first are libpq's, too.
+_SECRET = ("username", "password", "host", "port", "dbname")
 
 
 @cache
@@ -172,7 +166,7 @@ def _secret(arn: str) -> dict[str, str]:
 def _parts(secret: str) -> dict[str, str]:
     if secret.lstrip().startswith("{"):
         given = json.loads(secret)
-        parts = {ours: given[theirs] for theirs, ours in _SECRET.items() if theirs in given}
+        parts = {name.replace("username", "user"): given[name] for name in _SECRET if name in given}
     else:
         parts = conninfo_to_dict(secret)
     if "user" not in parts or not all(isinstance(part, str | int) for part in parts.values()):
