@@ -1,10 +1,10 @@
 """The registry: which function runs which task, and for how long it may."""
 
-import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pkgutil import resolve_name
 from typing import Any, NoReturn
 
 from .db import Connection
@@ -46,11 +46,7 @@ class Task:
 
     def options(self) -> dict[str, Any]:
         """Return what of `enqueue` the task decides."""
-        return {
-            "queue": self.queue,
-            "priority": self.priority,
-            "max_attempts": self.max_attempts,
-        }
+        return {name: getattr(self, name) for name in ("queue", "priority", "max_attempts")}
 
 
 class Tasks:
@@ -130,26 +126,20 @@ class Tasks:
         def schedule(task: Task) -> Task:
             if not isinstance(task, Task):
                 raise TypeError("cron: put @tasks.cron above @tasks.handler")
-            self._schedule(
-                NewSchedule(
-                    name=name or task.name,
-                    cron=cron,
-                    timezone=timezone,
-                    task=task.name,
-                    payload=payload or {},
-                    queue=task.queue,
-                    priority=task.priority,
-                    max_attempts=task.max_attempts,
-                )
+            new = NewSchedule(
+                name=name or task.name,
+                cron=cron,
+                timezone=timezone,
+                task=task.name,
+                payload=payload or {},
+                **task.options(),
             )
+            if any(new.name == old.name for old in self.schedules):
+                raise ValueError(f"name: there is a schedule {new.name!r} already; give name=")
+            self.schedules.append(new)
             return task
 
         return schedule
-
-    def _schedule(self, new: NewSchedule) -> None:
-        if any(new.name == old.name for old in self.schedules):
-            raise ValueError(f"name: there is a schedule {new.name!r} already; give name=")
-        self.schedules.append(new)
 
     def _add(self, task: Task) -> Task:
         if task.name in self._tasks:
@@ -180,17 +170,16 @@ class Tasks:
         Raises:
             ConfigError: it cannot be imported or is no registry; the message says why.
         """
-        module_name, _, attribute = spec.partition(":")
-        if not module_name or not attribute:
-            raise ConfigError(f'tasks: "module:attribute" is expected, not {spec!r}')
         try:
-            found = getattr(importlib.import_module(module_name), attribute)
+            found = resolve_name(spec)
         except (Exception, SystemExit) as error:
             message = f"tasks: cannot load {spec!r}: {type(error).__name__}: {error}"
             raise ConfigError(message) from error
         if not isinstance(found, cls):
-            message = f"tasks: {spec!r} is a {type(found).__name__}, a pgq_core.Tasks is expected"
-            raise ConfigError(message)
+            kind = type(found).__name__
+            raise ConfigError(
+                f"tasks: {spec!r} is a {kind}; name a pgq_core.Tasks as module:attribute"
+            )
         return found
 
 

@@ -168,12 +168,12 @@ def test_a_registry_is_found_by_its_name(tasks: Tasks) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("app_jobs", '"module:attribute" is expected'),
-        (":tasks", '"module:attribute" is expected'),
-        ("app_jobs:", '"module:attribute" is expected'),
+        ("app_jobs", "is a module; name a pgq_core.Tasks as module:attribute"),
+        (":tasks", "invalid format"),
+        ("app_jobs:", "is a module; name a pgq_core.Tasks as module:attribute"),
         ("no_such_module:tasks", "No module named 'no_such_module'"),
         ("app_jobs:missing", "has no attribute 'missing'"),
-        ("app_jobs:other", "is a int, a pgq_core.Tasks is expected"),
+        ("app_jobs:other", "is a int; name a pgq_core.Tasks"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_said_in_one_sentence(name: str, said: str) -> None:
