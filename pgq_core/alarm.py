@@ -119,9 +119,7 @@ def alarm_minute(at: datetime, now: datetime) -> datetime:
     """Return the minute of *at*, or the next full one at least 10 s after *now*, in UTC."""
     if at.tzinfo is None:
         raise ValueError("at must have a time zone")
-    earliest = now + AHEAD
-    minute = _floor(at)
-    return minute if minute >= earliest else _floor(earliest - timedelta.resolution) + MINUTE
+    return max(_floor(at), _floor(now + AHEAD - timedelta.resolution) + MINUTE)
 
 
 def _floor(at: datetime) -> datetime:

@@ -5,7 +5,7 @@ from datetime import timedelta
 from .db import Connection, run
 from .errors import LeaseLost
 from .fence import discard
-from .job import Job, check_int, check_name, check_text, from_row
+from .job import Job, check_int, check_name, from_row
 
 
 def claim(
@@ -41,7 +41,7 @@ def take(
     if lease <= timedelta(0):
         raise ValueError(f"lease: more than 0 s is expected, not {lease}")
     if worker is not None:
-        check_text("worker", worker, 200)
+        check_name("worker", worker)
     rows = run(conn, "claim", queue=queue, limit=limit, lease=lease, worker=worker)
     return [from_row(row) for row in rows]
 

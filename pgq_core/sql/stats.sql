@@ -19,13 +19,10 @@ WITH queued AS (
     FROM pgq_core.jobs
     WHERE jobs.status IN ('done', 'failed', 'cancelled') AND jobs.status = 'failed'
     GROUP BY jobs.queue
-), settings AS (
-    SELECT queues.name AS queue, queues.paused, queues.max_workers
-    FROM pgq_core.queues
 )
 SELECT queue, coalesce(paused, false), coalesce(max_workers, 10), coalesce(ready, 0), coalesce(delayed, 0),
        coalesce(running, 0), coalesce(expired, 0), coalesce(failed, 0), oldest
-FROM settings
+FROM (SELECT queues.name AS queue, queues.paused, queues.max_workers FROM pgq_core.queues) AS settings
 FULL JOIN queued USING (queue)
 FULL JOIN running USING (queue)
 FULL JOIN failed USING (queue)
