@@ -6,7 +6,7 @@ by a statement would abort the caller's transaction and with it the data the job
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -177,29 +177,21 @@ def check_instant(what: str, value: object) -> None:
         raise ValueError(f"{what}: the years 2000 to 2999 are allowed, not {value}")
 
 
-def _check_json(what: str, value: object) -> None:
-    if not isinstance(value, dict):
-        raise TypeError(f"{what}: a dict (a JSON object) is expected, not {type(value).__name__}")
-    todo: list[tuple[str, object, int]] = [
-        (what, value, 1)
-    ]  # a loop, not recursion: the depth is the caller's
-    while todo:
-        path, item, depth = todo.pop()
-        if depth > MAX_DEPTH:
-            raise ValueError(f"{path[:200]}: nested more than {MAX_DEPTH} deep")
-        todo.extend((inner, child, depth + 1) for inner, child in _children(path, item))
-
-
-def _children(path: str, item: object) -> Iterator[tuple[str, object]]:
+def _check_json(path: str, item: object, depth: int = 1) -> None:
+    if depth == 1 and not isinstance(item, dict):
+        raise TypeError(f"{path}: a dict (a JSON object) is expected, not {type(item).__name__}")
+    if depth > MAX_DEPTH:
+        raise ValueError(f"{path[:200]}: nested more than {MAX_DEPTH} deep")
     if isinstance(item, dict):
         for key, child in item.items():
             if not isinstance(key, str):
-                message = f"{path}: the key {key!r} is a {type(key).__name__}, JSON needs a str"
-                raise TypeError(message)
+                kind = type(key).__name__
+                raise TypeError(f"{path}: the key {key!r} is a {kind}, JSON needs a str")
             _check_storable(f"{path}: the key {key!a}", key)
-            yield f"{path}.{key}", child
+            _check_json(f"{path}.{key}", child, depth + 1)
     elif isinstance(item, list):
-        yield from ((f"{path}[{index}]", child) for index, child in enumerate(item))
+        for index, child in enumerate(item):
+            _check_json(f"{path}[{index}]", child, depth + 1)
     else:
         _check_scalar(path, item)
 
