@@ -1,5 +1,6 @@
 """Take due jobs under a lease (first article, "The fix"), committed before anything runs."""
 
+from contextlib import suppress
 from datetime import timedelta
 
 from .db import Connection, run
@@ -28,7 +29,8 @@ def claim(
     jobs = take(conn, queue, limit, lease, worker=worker)
     for job in jobs:
         if job.problem is not None:
-            _give_up(conn, job)
+            with suppress(LeaseLost):  # cancelled in this very moment: it has ended all the same
+                discard(conn, job, f"BadPayload: {job.problem}")
     return [job for job in jobs if job.problem is None]
 
 
@@ -44,10 +46,3 @@ def take(
         check_name("worker", worker)
     rows = run(conn, "claim", queue=queue, limit=limit, lease=lease, worker=worker)
     return [from_row(row) for row in rows]
-
-
-def _give_up(conn: Connection, job: Job) -> None:
-    try:
-        discard(conn, job, f"BadPayload: {job.problem}")
-    except LeaseLost:  # somebody cancelled it in this very moment: it has ended all the same
-        return

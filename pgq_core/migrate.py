@@ -6,7 +6,6 @@ the oldest code that may still run on it: expand first, contract one release lat
 """
 
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,8 +15,6 @@ from psycopg import IsolationLevel
 
 from .db import Connection, Row, require_idle, run
 from .errors import SchemaMismatch
-
-_OLDEST = re.compile(r"-- oldest code that may run on this schema: (\d+)\n")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,14 +41,12 @@ def migrations() -> tuple[Migration, ...]:
 
 
 def _parse(name: str, text: bytes) -> Migration:
-    head = _OLDEST.match(text.decode())
-    if head is None:
-        raise SchemaMismatch(f"{name}: its first line must name the oldest code that may run on it")
+    oldest_code = text.splitlines()[0].removeprefix(b"-- oldest code that may run on this schema: ")
     return Migration(
         name=name.removesuffix(".sql"),
         text=text,
         checksum=hashlib.sha256(text).hexdigest(),
-        oldest_code=int(head[1]),
+        oldest_code=int(oldest_code),
     )
 
 

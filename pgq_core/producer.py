@@ -130,15 +130,11 @@ class Producer:
                 self._send(conn, tx.wanted)
             raise
         finally:
-            self._restore(conn, outer)
+            del self._open[conn]
+            if outer is not None:
+                self._open[conn] = outer
         if tx.complete:
             outer.absorb(tx) if outer else self._send(conn, tx.wanted)
-
-    def _restore(self, conn: Connection, outer: Transaction | None) -> None:
-        if outer is None:
-            del self._open[conn]
-        else:
-            self._open[conn] = outer
 
     def kick(self, conn: Connection, queues: Iterable[str]) -> None:
         """Kick *queues* after a commit of your own; never raises for AWS or the database.
