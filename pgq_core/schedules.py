@@ -12,7 +12,7 @@ the database's clock, in the schedule's own time zone, by cronsim, which follows
 import json
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -142,14 +142,7 @@ def put(conn: Connection, schedule: NewSchedule, *, in_code: bool = False) -> da
     rows = run(
         conn,
         "put_schedule",
-        name=schedule.name,
-        cron=schedule.cron,
-        timezone=schedule.timezone,
-        task=schedule.task,
-        payload=payload,
-        queue=schedule.queue,
-        priority=schedule.priority,
-        max_attempts=schedule.max_attempts,
+        **asdict(schedule) | {"payload": payload},
         in_code=in_code,
         next_at=next_slot(schedule.cron, schedule.timezone, now),
     )
