@@ -99,7 +99,7 @@ def naive_by_many(lab: Lab) -> Finding:
         ask(conn, FILL, lab.jobs)
         done_by_many(lab, statement("first/naive"), lab.jobs)
         [(done, most)] = ask(conn, TALLY).rows
-    why = "how many, depends on how often all clients wait for one row: on cores and on the disk"
+    why = "it depends on how often the clients wait for one row together, and so on the disk"
     return Finding(f"{lab.jobs:,} claims: {done:,} done, up to {most} claims", most > 1, why)
 
 

@@ -35,6 +35,9 @@ class Finding:
     why: str = "as in the article"
 
 
+Try = Callable[["Lab"], Finding]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """Be one claim of a section, the statements (files) it is about, and how it is tried."""
@@ -42,19 +45,18 @@ class Experiment:
     section: str
     says: str
     statements: tuple[str, ...]
-    run: "Callable[[Lab], Finding]"
+    run: Try
 
 
 class Part(list[Experiment]):
     """Be the experiments of one article, in its order."""
 
-    def of(
-        self, section: str, says: str, *statements: str
-    ) -> "Callable[[Callable[[Lab], Finding]], None]":
+    def of(self, section: str, says: str, *statements: str) -> Callable[[Try], Try]:
         """Add the decorated function as the experiment on what a section says."""
 
-        def add(run: "Callable[[Lab], Finding]") -> None:
+        def add(run: Try) -> Try:
             self.append(Experiment(section=section, says=says, statements=statements, run=run))
+            return run
 
         return add
 

@@ -36,7 +36,9 @@ HUGE = 1000  # attempts
 
 @contextmanager
 def queue(lab: Lab, jobs: int = 0, count: int = 1) -> Iterator[Sequence[Connection]]:
-    """Open connections to an empty `pgq_core`, and put jobs in."""
+    """Open connections to an empty `pgq_core`, and put jobs in; never in somebody's database."""
+    if not lab.whole:
+        raise PermissionError("pgq_core is put into a database of its own only")
     with lab.sessions(count) as conns:
         migrate(conns[0])
         ask(conns[0], "TRUNCATE pgq_core.jobs RESTART IDENTITY CASCADE")
@@ -99,7 +101,7 @@ def locks_what_it_returns(lab: Lab) -> Finding:
         with conn.transaction():
             mine = len(claim(conn, QUEUE, first.BATCH, LEASE))
             locked = len(jobs) - value(other, query)
-    why = "a sort above the locking node, which priorities invite, would lock all that are due"
+    why = "a sort above the locking node, which priorities invite, locks more than it returns"
     return Finding(f"{mine} claimed, {locked} locked", mine == locked == first.BATCH, why)
 
 
@@ -152,7 +154,8 @@ def handler_holds_nothing_back(lab: Lab) -> Finding:
         work(lambda: psycopg.connect(lab.dsn), tasks)
     [of] = found
     seen = f"{of.removed:,} removed, {of.dead} dead but not yet removable"
-    return Finding(seen, bool(of.removed) and not of.dead, "the claim is committed before it runs")
+    why = "the claim is committed before it runs; the other dead versions were pruned even before"
+    return Finding(seen, bool(of.removed) and not of.dead, why)
 
 
 @PART.of(first.LIFE, "a stale worker changes nothing, and is told so")

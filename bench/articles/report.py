@@ -19,13 +19,15 @@ PAGE = """# Both articles, reproduced
 
 `make articles`, {seconds:.0f} s: {where}.
 
-The origin of this queue are two articles on jobs in Postgres. Their statements, word for word, are
+Two articles on jobs in Postgres are the origin of this queue. Their statements, word for word, are
 in [bench/articles](../../bench/articles); each runs here as the article has it run, and what comes
-of it stands beside what the article says. Then come the same experiments on our own statements.
-What keeps a serverless compute awake, which the first article also treats, has a
-[page of its own](awake.md). The machine named above is the one of the clients; `DATABASE_URL` may
-name another server, such as a branch of production: all of it then runs in a temporary database
-there.
+of it stands beside what the article says. Where an article only describes a change (`'done'` for
+`'running'` with pgbench, the two words), it is made to the printed statement. Then come the same
+experiments on our own statements. What keeps a serverless compute awake, which the first article
+also treats, has a [page of its own](awake.md).
+
+The machine named above is the one of the clients; `DATABASE_URL` may name another server, such as a
+branch of production: all of it then runs in a temporary database there.
 {parts}
 ## The first article's checklist
 
