@@ -93,7 +93,7 @@ def test_a_slot_whose_firing_was_rolled_back_is_fired_by_the_next(
     assert len(jobs()) == 1
 
 
-def test_a_slot_seen_due_and_then_fired_by_somebody_else_is_not_fired_again(
+def test_lse_11_a_slot_seen_due_and_then_fired_by_somebody_else_is_not_fired_again(
     conn: psycopg.Connection,
     connect: Connect,
     put: Any,

@@ -170,7 +170,7 @@ def test_a_backlog_behind_a_worker_is_not_left_behind(look: Look, conn: psycopg.
     assert look()["wake-ups"].level == "fail"
 
 
-def test_a_lease_that_nobody_reclaims_and_a_slot_that_nobody_fires_are_left_behind(
+def test_lse_13_a_lease_that_nobody_reclaims_and_a_slot_that_nobody_fires_are_left_behind(
     look: Look, conn: psycopg.Connection
 ) -> None:
     enqueue(conn, "t", {})
@@ -316,7 +316,7 @@ def test_every_reason_to_be_awake_is_named() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "level"), [(113, "ok"), (114, "fail")])
-def test_a_task_too_long_for_any_invocation_is_named(seconds: int, level: str) -> None:
+def test_lse_05_a_task_too_long_for_any_invocation_is_named(seconds: int, level: str) -> None:
     tasks = Tasks()
     tasks.handler("short")(lambda _: None)
     tasks.handler("report", timeout=timedelta(seconds=seconds))(lambda _: None)

@@ -316,7 +316,7 @@ def test_an_alarm_spends_the_mark_it_was_set_for(
 
 
 @pytest.mark.parametrize("worker_timeout", [20, 60])
-def test_a_task_too_long_for_any_invocation_fails_alone(
+def test_lse_05_a_task_too_long_for_any_invocation_fails_alone(
     conn: psycopg.Connection,
     worker_timeout: int,
     tasks: Tasks,

@@ -49,7 +49,7 @@ def test_what_one_claimer_has_not_committed_another_passes_by(
     assert [job.id for job in claim(conn, "default", 9, MINUTE)] == ids[:4]
 
 
-def test_a_job_that_is_being_cancelled_is_not_claimed(
+def test_ack_11_a_job_that_is_being_cancelled_is_not_claimed(
     conn: psycopg.Connection, connect: Connect, rows: Rows
 ) -> None:
     [job_id] = rows.add()
@@ -61,7 +61,7 @@ def test_a_job_that_is_being_cancelled_is_not_claimed(
     assert rows.statuses() == ["cancelled"]
 
 
-def test_a_cancel_that_waits_for_a_claim_stops_the_run_that_it_began(
+def test_ack_11_a_cancel_that_waits_for_a_claim_stops_the_run_that_it_began(
     conn: psycopg.Connection, connect: Connect, rows: Rows, blocked: Background, isolation: str
 ) -> None:
     [job_id] = rows.add()
@@ -86,7 +86,7 @@ def test_a_reclaim_and_a_completion_of_one_job_do_not_both_win(
     assert rows.statuses() == ["queued"]
 
 
-def test_each_expired_lease_is_reclaimed_by_one_of_many_reapers(
+def test_lse_11_each_expired_lease_is_reclaimed_by_one_of_many_reapers(
     rows: Rows, at_once: AtOnce, isolation: str
 ) -> None:
     ids = rows.add(400, status="running", attempts=1, locked_until="2020-01-01Z")

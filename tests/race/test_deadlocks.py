@@ -52,7 +52,7 @@ def steer(ids: list[int]) -> Callable[[psycopg.Connection], None]:
     return steer
 
 
-def test_overlapping_batches_never_lock_each_other_out(
+def test_ack_12_overlapping_batches_never_lock_each_other_out(
     conn: psycopg.Connection, rows: Rows, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is tried again here, so the first deadlock is raised."""

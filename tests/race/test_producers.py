@@ -91,7 +91,7 @@ def test_one_of_many_producers_of_a_key_wins(rows: Rows, at_once: AtOnce) -> Non
     assert len(rows.all()) == 1
 
 
-def test_a_retry_does_not_take_a_key_that_is_being_taken(
+def test_clm_09_a_retry_does_not_take_a_key_that_is_being_taken(
     conn: psycopg.Connection, connect: Connect, rows: Rows, blocked: Background, isolation: str
 ) -> None:
     [job_id] = rows.add(status="failed", unique_key="k")

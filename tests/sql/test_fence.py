@@ -80,7 +80,7 @@ def test_a_reclaimed_job_refuses_its_old_claim(
 
 
 @every_verb
-def test_a_job_claimed_again_refuses_its_old_claim_and_obeys_the_new_one(
+def test_lse_02_a_job_claimed_again_refuses_its_old_claim_and_obeys_the_new_one(
     conn: psycopg.Connection, rows: Rows, job: Job, verb: Verb
 ) -> None:
     reclaimed(conn, rows, job)
@@ -104,7 +104,7 @@ def test_a_job_finished_under_another_claim_refuses_the_old_one(
 
 
 @every_verb
-def test_a_cancelled_job_refuses_its_claim(
+def test_ack_11_a_cancelled_job_refuses_its_claim(
     conn: psycopg.Connection, rows: Rows, job: Job, verb: Verb
 ) -> None:
     jobs.cancel(conn, job.id)
@@ -336,7 +336,7 @@ def test_a_retry_waits_as_long_as_asked_but_a_second_at_least(
     [("a\x00b", "a\\x00b"), ("half \ud83d", "half \\ud83d"), ("🎉" * 9000, "🎉" * 7999 + "…")],
     ids=["NUL", "surrogate", "long"],
 )
-def test_an_error_that_cannot_be_stored_as_it_is_is_stored_all_the_same(
+def test_ack_01_ack_03_an_error_that_cannot_be_stored_as_it_is_is_stored_all_the_same(
     conn: psycopg.Connection, rows: Rows, job: Job, verb: Verb, text: str, stored: str
 ) -> None:
     write: Any = {"fail": fence.fail, "discard": fence.discard}[verb.name]

@@ -340,7 +340,7 @@ def stale(request: pytest.FixtureRequest) -> psycopg.Connection:
 
 
 @pytest.mark.parametrize("limit", [10, 1000])
-def test_a_claim_keeps_its_plan(stale: psycopg.Connection, limit: int) -> None:
+def test_clm_04_a_claim_keeps_its_plan(stale: psycopg.Connection, limit: int) -> None:
     plan = explain(stale, "claim", queue="default", limit=limit, lease=LEASE, worker="w")
     assert plan.scans == []
     assert plan.indexes == {"jobs_ready_idx", "jobs_pkey"}
@@ -349,7 +349,7 @@ def test_a_claim_keeps_its_plan(stale: psycopg.Connection, limit: int) -> None:
 
 
 @pytest.mark.parametrize("limit", [10, 1000])
-def test_a_reclaim_keeps_its_plan(stale: psycopg.Connection, limit: int) -> None:
+def test_clm_04_a_reclaim_keeps_its_plan(stale: psycopg.Connection, limit: int) -> None:
     plan = explain(stale, "reclaim", queue=None, limit=limit)
     assert plan.scans == []
     assert plan.indexes >= {"jobs_lease_idx", "jobs_spent_idx"}

@@ -367,7 +367,7 @@ def test_a_worker_does_not_count_itself(conn: psycopg.Connection, rows: Rows) ->
     assert queues.crowd(conn, "default", None)[0] is True
 
 
-def test_expired_leases_and_other_queues_count_for_nothing(
+def test_lse_03_expired_leases_and_other_queues_count_for_nothing(
     conn: psycopg.Connection, rows: Rows
 ) -> None:
     cap(conn, 1)

@@ -53,7 +53,9 @@ def test_a_lease_that_was_extended_is_left_alone(
 
 
 @pytest.mark.parametrize("status", ["queued", *FINISHED])
-def test_only_a_running_job_is_reclaimed(conn: psycopg.Connection, rows: Rows, status: str) -> None:
+def test_ack_11_only_a_running_job_is_reclaimed(
+    conn: psycopg.Connection, rows: Rows, status: str
+) -> None:
     """A cancelled job keeps the end of its lease, long past."""
     rows.add(status=status, locked_until="2020-01-01Z")
     before = rows.all()
@@ -137,7 +139,7 @@ def test_a_release_between_two_crashes_does_not_end_the_row_of_them(
     assert rows.read(job)["crashed"] == 0
 
 
-def test_a_reclaimed_job_keeps_its_priority(conn: psycopg.Connection, rows: Rows) -> None:
+def test_clm_03_a_reclaimed_job_keeps_its_priority(conn: psycopg.Connection, rows: Rows) -> None:
     [urgent] = rows.add(priority=0)
     claim(conn, "default", 1, MINUTE)
     rows.expire(urgent)
@@ -184,7 +186,7 @@ def test_a_queued_job_with_no_attempt_left_is_failed_with_the_reason(
     assert -5 < rows.seconds_to(job_id, "finished_at") <= 0
 
 
-def test_a_job_that_is_being_completed_is_passed_by(
+def test_lse_01_a_job_that_is_being_completed_is_passed_by(
     conn: psycopg.Connection, connect: Connect, rows: Rows, job: Job
 ) -> None:
     """The reaper read it as expired; what the worker commits afterwards stays."""

@@ -71,7 +71,7 @@ def kill_worker(conn: psycopg.Connection) -> None:
 
 
 @pytest.mark.parametrize("refusals", [0, 2])
-def test_a_connection_killed_while_the_handler_runs_is_replaced_and_the_job_not_run_again(
+def test_ack_10_a_connection_killed_while_the_handler_runs_is_replaced_and_the_job_not_run_again(
     refusals: int,
     conn: psycopg.Connection,
     tasks: Tasks,
@@ -102,7 +102,7 @@ ENDINGS: dict[str, tuple[Callable[[], object], DrainReport]] = {
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_settlement_whose_reply_was_lost_is_told_apart_from_a_lost_lease(
+def test_ack_10_a_settlement_whose_reply_was_lost_is_told_apart_from_a_lost_lease(
     ending: str, tasks: Tasks, put: Put, drain: Drain, look: Look
 ) -> None:
     answer, expected = ENDINGS[ending]
@@ -229,7 +229,7 @@ SPOILS = {
 
 @pytest.mark.parametrize("spoil", SPOILS)
 @pytest.mark.parametrize("raises", [True, False], ids=["raises", "returns"])
-def test_what_a_handler_does_to_its_session_reaches_no_other_job(
+def test_ack_07_ack_14_what_a_handler_does_to_its_session_reaches_no_other_job(
     *, spoil: str, raises: bool, tasks: Tasks, put: Put, drain: Drain, look: Look
 ) -> None:
     @tasks.handler("spoils")
@@ -251,7 +251,7 @@ def test_what_a_handler_does_to_its_session_reaches_no_other_job(
     assert look(later).status == "done"
 
 
-def test_a_handler_that_closes_its_own_session_fails_alone(
+def test_ack_07_a_handler_that_closes_its_own_session_fails_alone(
     tasks: Tasks, put: Put, drain: Drain, look: Look
 ) -> None:
     @tasks.handler("closes")

@@ -157,7 +157,7 @@ def test_a_swallowed_rollback_leaves_the_end_to_the_handler(
     assert booked() == 0
 
 
-def test_what_a_handler_does_after_its_commit_cannot_undo_it(
+def test_ack_08_what_a_handler_does_after_its_commit_cannot_undo_it(
     tasks: Tasks, put: Put, drain: Drain, look: Look, booked: Count
 ) -> None:
     @tasks.handler("a")
@@ -171,7 +171,7 @@ def test_what_a_handler_does_after_its_commit_cannot_undo_it(
     assert (look(job).status, look(job).last_error, booked()) == ("done", None, 1)
 
 
-def test_a_constraint_that_fails_at_the_commit_fails_the_attempt(
+def test_ack_08_a_constraint_that_fails_at_the_commit_fails_the_attempt(
     tasks: Tasks, put: Put, drain: Drain, look: Look, booked: Count
 ) -> None:
     @tasks.handler("a")

@@ -35,7 +35,7 @@ def running(value: Value) -> int:
         pytest.param(3600, 300, id="no invocation"),
     ],
 )
-def test_a_lease_is_what_is_left_of_the_invocation_and_a_grace(
+def test_lse_05_a_lease_is_what_is_left_of_the_invocation_and_a_grace(
     seconds: float, lease: float, tasks: Tasks, put: Put, drain: Drain, value: Value
 ) -> None:
     leases = []
@@ -197,7 +197,7 @@ def test_what_was_handed_back_for_want_of_time_is_not_claimed_again(
 
 
 @pytest.mark.parametrize("minutes", [1, 10, 50])
-def test_without_a_deadline_every_held_lease_outlasts_the_job_that_starts(
+def test_lse_07_without_a_deadline_every_held_lease_outlasts_the_job_that_starts(
     minutes: int, tasks: Tasks, put: Put, drain: Drain, value: Value
 ) -> None:
     shortest = "SELECT extract(epoch FROM min(locked_until) - now())::float FROM pgq_core.jobs"
@@ -213,7 +213,7 @@ def test_without_a_deadline_every_held_lease_outlasts_the_job_that_starts(
     assert min(leases) > minutes * 60 + 4
 
 
-def test_a_lease_found_lost_when_it_was_to_be_prolonged_is_not_run(
+def test_lse_07_a_lease_found_lost_when_it_was_to_be_prolonged_is_not_run(
     conn: psycopg.Connection, tasks: Tasks, put: Put, drain: Drain, look: Look
 ) -> None:
     ran: list[int] = []

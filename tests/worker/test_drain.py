@@ -103,7 +103,7 @@ def test_only_the_named_queue_is_drained(put: Put, drain: Drain, look: Look) -> 
     assert (look(mine).status, look(other).status) == ("done", "queued")
 
 
-def test_expired_leases_of_the_queue_are_put_back_with_a_backoff(
+def test_lse_13_expired_leases_of_the_queue_are_put_back_with_a_backoff(
     conn: psycopg.Connection, put: Put, drain: Drain, look: Look
 ) -> None:
     jobs = [put(), put(queue="other")]
@@ -179,7 +179,7 @@ def test_a_queue_may_have_a_cap_of_its_own(
 
 
 @pytest.mark.parametrize("locked", [False, True])
-def test_the_dead_do_not_fill_the_cap(
+def test_lse_04_the_dead_do_not_fill_the_cap(
     *,
     locked: bool,
     conn: psycopg.Connection,

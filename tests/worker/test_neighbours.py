@@ -39,7 +39,7 @@ def crash(dsn: str, conn: psycopg.Connection) -> Callable[[], int]:
     return crash
 
 
-def test_a_job_that_kills_its_process_ends_failed_and_costs_its_neighbours_one_attempt(
+def test_lse_08_a_job_that_kills_its_process_ends_failed_and_costs_its_neighbours_one_attempt(
     crash: Callable[[], int], put: Put, look: Look, conn: psycopg.Connection, value: Value
 ) -> None:
     before = [put(), put()]
@@ -140,7 +140,7 @@ def test_a_lost_lease_is_counted_and_changes_nothing_else(
 
 
 @pytest.mark.parametrize("ending", [None, ValueError("no")])
-def test_a_job_taken_over_by_another_worker_is_left_to_it(
+def test_lse_02_a_job_taken_over_by_another_worker_is_left_to_it(
     ending: object, conn: psycopg.Connection, tasks: Tasks, put: Put, drain: Drain, look: Look
 ) -> None:
     @tasks.handler("slow")
@@ -255,7 +255,7 @@ def test_a_row_locked_elsewhere_does_not_outlast_the_invocation(
     assert (look(unstarted).status, look(unstarted).attempt) == ("queued", 0)
 
 
-def test_an_unknown_task_is_put_off_and_its_neighbours_run(
+def test_clm_08_an_unknown_task_is_put_off_and_its_neighbours_run(
     put: Put, drain: Drain, look: Look, value: Value, caplog: pytest.LogCaptureFixture
 ) -> None:
     unknown, known = put("of a newer release", max_attempts=1), put()

@@ -47,7 +47,7 @@ def due_in(value: Value) -> Callable[[Enqueued], float]:
     [None, 7, "a\x00b", {1, 2}, Decimal("NaN"), datetime.now(UTC), object(), ValueError("a value")],
     ids=lambda value: type(value).__name__,
 )
-def test_whatever_else_a_handler_returns_means_done(
+def test_ack_05_whatever_else_a_handler_returns_means_done(
     result: object, tasks: Tasks, put: Put, drain: Drain, look: Look, value: Value
 ) -> None:
     tasks.handler("a")(returning(result))
@@ -116,7 +116,7 @@ def test_discard_fails_the_job_for_good_at_once(
     ],
     ids=lambda value: value[:14] if isinstance(value, str) else "",
 )
-def test_whatever_a_handler_raises_is_recorded_and_the_drain_goes_on(
+def test_ack_01_whatever_a_handler_raises_is_recorded_and_the_drain_goes_on(
     act: Act, recorded: str, tasks: Tasks, put: Put, drain: Drain, look: Look
 ) -> None:
     tasks.handler("a")(act)
@@ -128,7 +128,7 @@ def test_whatever_a_handler_raises_is_recorded_and_the_drain_goes_on(
 
 
 @pytest.mark.parametrize("text", ["x" * 50_000_000, "\U0001f600" * 10_000])
-def test_a_long_message_is_cut_to_8000_characters(
+def test_ack_02_ack_03_a_long_message_is_cut_to_8000_characters(
     text: str, tasks: Tasks, put: Put, drain: Drain, look: Look
 ) -> None:
     tasks.handler("a")(raising(ValueError(text)))
