@@ -10,7 +10,7 @@ CHECKLIST = {
         "tests/sql/test_plans.py::test_a_claim_that_finds_nothing_reads_nothing",
     ),
     "Claim and commit, a lease, the work outside the transaction": (
-        "tests/worker/test_connections.py::test_no_transaction_is_open_while_a_handler_runs",
+        "tests/worker/test_connections.py::test_pool_07_no_transaction_is_open_while_a_handler_runs",
         "tests/sql/test_claim.py::test_a_claim_returns_the_whole_job_running_under_its_lease",
     ),
     "Every write checks status and attempts, and the row count is looked at": (
@@ -29,7 +29,7 @@ CHECKLIST = {
         "tests/listen/test_listener.py::test_the_fallback_finds_what_nobody_told_of",
     ),
     "Finished jobs deleted or archived; n_dead_tup watched": (
-        "tests/sql/test_reaper.py::test_finished_jobs_go_after_their_time_and_no_day_sooner",
+        "tests/sql/test_reaper.py::test_mig_07_finished_jobs_go_after_their_time_and_no_day_sooner",
         "tests/sql/test_reaper.py::test_an_archived_job_is_kept_with_every_column",
         "tests/doctor/test_doctor.py::test_dead_rows_are_counted",
     ),

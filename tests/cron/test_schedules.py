@@ -71,7 +71,7 @@ def test_a_due_slot_becomes_a_job_that_says_where_it_comes_from(
     assert (after.fired_at, after.next_at > datetime.now(UTC)) == (slot, True)
 
 
-def test_a_slot_is_fired_once_when_two_workers_meet(
+def test_sch_05_a_slot_is_fired_once_when_two_workers_meet(
     conn: psycopg.Connection, connect: Connect, put: Any, jobs: Any
 ) -> None:
     put()
@@ -114,7 +114,7 @@ def test_lse_11_a_slot_seen_due_and_then_fired_by_somebody_else_is_not_fired_aga
     assert len(jobs()) == 1
 
 
-def test_missed_slots_are_one_and_the_next_is_in_the_future(
+def test_sch_06_missed_slots_are_one_and_the_next_is_in_the_future(
     conn: psycopg.Connection, put: Any, read: Any, jobs: Any
 ) -> None:
     put(seconds=-3 * 86_400, cron="0 * * * *")
@@ -126,7 +126,7 @@ def test_missed_slots_are_one_and_the_next_is_in_the_future(
     assert timedelta(0) < read("s").next_at - datetime.now(UTC) <= HOUR
 
 
-def test_the_next_slot_is_counted_by_the_databases_clock(
+def test_sch_05_the_next_slot_is_counted_by_the_databases_clock(
     conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     statement = db.statement

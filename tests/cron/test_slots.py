@@ -49,7 +49,7 @@ def slots(cron: str, zone: str, start: str, end: str) -> list[str]:
         ("30 2 * * *", "UTC", "2027-03-27", ["03-27 02:30", "03-28 02:30", "03-29 02:30"]),
     ],
 )
-def test_a_daily_time_comes_once_a_day_whatever_the_clocks_do(
+def test_sch_04_a_daily_time_comes_once_a_day_whatever_the_clocks_do(
     cron: str, zone: str, start: str, expected: list[str]
 ) -> None:
     days = timedelta(days=3)
@@ -65,7 +65,9 @@ def test_a_daily_time_comes_once_a_day_whatever_the_clocks_do(
         (NEW_YORK, "2027-11-07T06:00"),
     ],
 )
-def test_every_five_minutes_goes_on_through_a_change_of_the_clocks(zone: str, change: str) -> None:
+def test_sch_04_every_five_minutes_goes_on_through_a_change_of_the_clocks(
+    zone: str, change: str
+) -> None:
     now = at(change) - timedelta(hours=2)
     found = [now]
     for _ in range(48):

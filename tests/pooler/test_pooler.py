@@ -34,7 +34,7 @@ def pooled(server: Server, dsn: str) -> Iterator[Pooled]:
         yield lambda: psycopg.connect(address)
 
 
-def test_ten_workers_share_two_sessions_and_run_each_job_once(
+def test_pool_01_ten_workers_share_two_sessions_and_run_each_job_once(
     pooled: Pooled, conn: Connection
 ) -> None:
     with pooled() as producer:
@@ -53,7 +53,7 @@ def test_ten_workers_share_two_sessions_and_run_each_job_once(
     ]
 
 
-def test_every_verb_works_and_leaves_nothing_in_the_session(
+def test_pool_03_every_verb_works_and_leaves_nothing_in_the_session(
     pooled: Pooled, conn: Connection
 ) -> None:
     kick = Recorder()

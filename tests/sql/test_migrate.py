@@ -94,7 +94,7 @@ def test_migrations_are_numbered_without_a_gap() -> None:
     assert [name[:5] for name in NAMES] == [f"{n:04}_" for n in range(1, len(NAMES) + 1)]
 
 
-def test_eight_processes_that_start_at_once_make_one_schema(
+def test_mig_01_eight_processes_that_start_at_once_make_one_schema(
     empty: psycopg.Connection, empty_dsn: str
 ) -> None:
     program = (
@@ -144,7 +144,7 @@ def test_a_migration_that_fails_leaves_nothing_behind(
     assert migrate(conn) == [NEXT.name]
 
 
-def test_a_migrator_that_is_killed_half_way_leaves_the_door_open(
+def test_mig_01_a_migrator_that_is_killed_half_way_leaves_the_door_open(
     conn: psycopg.Connection, connect: Connect, next_code: Code, blocked: Background
 ) -> None:
     next_code(replace(NEXT, text=NEXT.text + b"; LOCK TABLE pgq_core.jobs"))

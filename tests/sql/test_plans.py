@@ -257,7 +257,7 @@ def test_who_has_work_steps_from_queue_to_queue(busy: psycopg.Connection) -> Non
 
 
 @pytest.mark.parametrize("archive", [False, True])
-def test_a_cleanup_reads_a_batch(busy: psycopg.Connection, *, archive: bool) -> None:
+def test_mig_06_a_cleanup_reads_a_batch(busy: psycopg.Connection, *, archive: bool) -> None:
     plan = explain(busy, "cleanup", done=7 * DAY, limit=100, archive=archive, **KEEP)
     assert plan.scans == []
     assert plan.indexes == {"jobs_finished_idx", "jobs_pkey"}
@@ -271,7 +271,7 @@ def test_a_cleanup_with_nothing_to_do_reads_nothing(busy: psycopg.Connection) ->
     assert plan.rows == 0
 
 
-def test_the_figures_count_no_job_that_is_done(busy: psycopg.Connection) -> None:
+def test_mig_09_the_figures_count_no_job_that_is_done(busy: psycopg.Connection) -> None:
     busy.execute("VACUUM pgq_core.jobs")  # what the other tests have left
     plan = explain(busy, "stats")
     assert plan.scans == []

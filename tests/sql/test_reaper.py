@@ -240,7 +240,7 @@ def finished(rows: Rows, status: str, days: float, count: int = 1) -> list[int]:
 
 
 @either_way
-def test_finished_jobs_go_after_their_time_and_no_day_sooner(
+def test_mig_07_finished_jobs_go_after_their_time_and_no_day_sooner(
     conn: psycopg.Connection, rows: Rows, *, archive: bool
 ) -> None:
     kept = [
@@ -259,7 +259,7 @@ def test_finished_jobs_go_after_their_time_and_no_day_sooner(
 
 @either_way
 @pytest.mark.parametrize("status", ["queued", "running"])
-def test_an_unfinished_job_never_goes(
+def test_mig_07_an_unfinished_job_never_goes(
     conn: psycopg.Connection, rows: Rows, status: str, *, archive: bool
 ) -> None:
     [job_id] = rows.add(status=status, locked_until="2020-01-01Z", created_at="2020-01-01Z")
@@ -302,7 +302,7 @@ def test_the_oldest_go_first(conn: psycopg.Connection, rows: Rows, *, archive: b
 
 
 @either_way
-def test_cleanup_commits_each_batch_and_stops_before_the_time_is_up(
+def test_mig_06_cleanup_commits_each_batch_and_stops_before_the_time_is_up(
     conn: psycopg.Connection, rows: Rows, *, archive: bool
 ) -> None:
     finished(rows, "done", 8, count=35)
@@ -394,7 +394,7 @@ def test_a_locked_job_stays_for_the_next_cleanup(
     ],
     ids=["foreign key", "trigger"],
 )
-def test_a_job_that_the_application_holds_on_to_keeps_no_other(
+def test_mig_08_a_job_that_the_application_holds_on_to_keeps_no_other(
     conn: psycopg.Connection,
     rows: Rows,
     caplog: pytest.LogCaptureFixture,

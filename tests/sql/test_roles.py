@@ -117,7 +117,7 @@ def test_each_role_is_refused_what_is_not_its_work(as_member: As, role: str, ref
         as_member(role).execute(refused.encode())
 
 
-def test_the_three_do_the_whole_work_of_a_deployment(
+def test_mig_05_the_three_do_the_whole_work_of_a_deployment(
     as_member: As, conn: psycopg.Connection
 ) -> None:
     producer, keeper = as_member("pgq_producer"), as_member("pgq_reaper")

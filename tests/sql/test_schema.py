@@ -147,7 +147,7 @@ def test_the_archive_has_the_columns_of_a_job_and_the_time_it_came(
     assert archive == [*jobs, ("archived_at", "timestamp with time zone")]
 
 
-def test_a_table_of_such_churn_is_vacuumed_by_the_number_of_dead_rows(
+def test_mig_10_a_table_of_such_churn_is_vacuumed_by_the_number_of_dead_rows(
     conn: psycopg.Connection,
 ) -> None:
     """20 % of a long history is far too late."""

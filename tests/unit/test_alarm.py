@@ -39,7 +39,7 @@ def armed(mocker: MockerFixture, queue: str, at: datetime, **changes: str) -> di
         ("08:00:00", "09:01"),  # long past: as soon as can be
     ],
 )
-def test_an_alarm_is_set_to_the_minute_of_the_instant_or_the_next_one(
+def test_sch_08_an_alarm_is_set_to_the_minute_of_the_instant_or_the_next_one(
     at: str, expected: str
 ) -> None:
     instant = datetime.fromisoformat(f"2026-12-01T{at}+00:00")
@@ -103,13 +103,13 @@ def test_the_name_tells_stacks_queues_and_minutes_apart_and_nothing_else(
     assert len({name, *others}) == 5
 
 
-def test_a_name_is_safe_and_short_for_any_queue(mocker: MockerFixture) -> None:
+def test_sch_09_a_name_is_safe_and_short_for_any_queue(mocker: MockerFixture) -> None:
     name = armed(mocker, "q/é " * 50, datetime(2030, 1, 2, tzinfo=UTC))["Name"]
     assert len(name) <= 64
     assert name.replace("-", "").isalnum()
 
 
-def test_a_schedule_that_stands_already_is_success(
+def test_sch_09_a_schedule_that_stands_already_is_success(
     mocker: MockerFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = mocker.Mock()
@@ -134,7 +134,7 @@ def test_a_schedule_that_stands_already_is_success(
         (ReadTimeoutError(endpoint_url="https://scheduler"), "interface endpoint"),
     ],
 )
-def test_a_refused_alarm_is_one_log_line_with_its_remedy_and_the_answer_false(
+def test_sch_08_a_refused_alarm_is_one_log_line_with_its_remedy_and_the_answer_false(
     mocker: MockerFixture, caplog: pytest.LogCaptureFixture, error: Exception, remedy: str
 ) -> None:
     client = mocker.Mock()

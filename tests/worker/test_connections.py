@@ -23,7 +23,7 @@ from tests.worker.fakes import (
 SESSIONS = "SELECT pid, state, xact_start FROM pg_stat_activity WHERE application_name = %s"
 
 
-def test_no_transaction_is_open_while_a_handler_runs(
+def test_pool_07_no_transaction_is_open_while_a_handler_runs(
     conn: psycopg.Connection, tasks: Tasks, put: Put, drain: Drain
 ) -> None:
     seen = []
@@ -36,7 +36,7 @@ def test_no_transaction_is_open_while_a_handler_runs(
 @pytest.mark.parametrize(
     "setting", ["idle_in_transaction_session_timeout", "transaction_timeout", "statement_timeout"]
 )
-def test_long_handlers_are_at_peace_with_short_limits_on_transactions(
+def test_pool_07_long_handlers_are_at_peace_with_short_limits_on_transactions(
     setting: str,
     conn: psycopg.Connection,
     tasks: Tasks,
@@ -54,7 +54,7 @@ def test_long_handlers_are_at_peace_with_short_limits_on_transactions(
     assert len(drain.worker.opened) == 1
 
 
-def test_a_session_closed_for_idling_is_replaced(
+def test_pool_07_a_session_closed_for_idling_is_replaced(
     conn: psycopg.Connection, tasks: Tasks, put: Put, drain: Drain
 ) -> None:
     conn.execute(f"ALTER DATABASE {conn.info.dbname} SET idle_session_timeout = '200ms'")
@@ -167,7 +167,7 @@ def test_a_database_that_is_not_there_is_said_at_once(drain: Drain) -> None:
     assert drain.worker.refusals == 999
 
 
-def test_a_schema_that_does_not_fit_is_refused_before_any_claim(
+def test_mig_03_a_schema_that_does_not_fit_is_refused_before_any_claim(
     conn: psycopg.Connection, put: Put, drain: Drain, look: Look
 ) -> None:
     job = put()
@@ -178,7 +178,7 @@ def test_a_schema_that_does_not_fit_is_refused_before_any_claim(
     assert drain.worker.open == 0
 
 
-def test_an_error_of_the_database_closes_the_connection_as_well(
+def test_pool_06_an_error_of_the_database_closes_the_connection_as_well(
     conn: psycopg.Connection, put: Put, drain: Drain
 ) -> None:
     put()
