@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,8 +18,10 @@ from psycopg.rows import dict_row
 from pgq_core import Enqueued, NewJob, enqueue, enqueue_many, jobs
 from pgq_core.errors import SchemaMismatch
 from tests.conftest import Connect
-from tests.sql.bad_input import REFUSED, Case
+from tests.sql.bad_input import KEYS, NOT_FINITE, NOT_JSON, NUL, OTHERS, SURROGATES, Case
 from tests.sql.rows import Rows
+
+Refuse = Callable[[Case], None]
 
 
 def status(conn: psycopg.Connection) -> TransactionStatus:
@@ -120,7 +123,7 @@ def test_a_delay_counts_from_the_call_and_not_from_the_start_of_a_long_transacti
         assert row["run_at"] - row["created_at"] > timedelta(seconds=1.29)
 
 
-def test_ids_go_past_32_bits(conn: psycopg.Connection) -> None:
+def test_enq_10_ids_go_past_32_bits(conn: psycopg.Connection) -> None:
     conn.execute("SELECT setval('pgq_core.jobs_id_seq', 2147483646)")
     ids = [
         enqueue(conn, "greet", {}).id,
@@ -184,7 +187,7 @@ def test_jobs_without_a_key_are_never_in_conflict(conn: psycopg.Connection) -> N
     assert enqueue(conn, "t", {}).inserted
 
 
-def test_the_longest_queue_and_key_of_the_widest_characters_fit_the_index(
+def test_enq_09_the_longest_queue_and_key_of_the_widest_characters_fit_the_index(
     conn: psycopg.Connection,
 ) -> None:
     """They do not compress: no run of one character."""
@@ -208,7 +211,7 @@ def test_a_conflict_locks_no_row(conn: psycopg.Connection, connect: Connect, row
 
 
 @pytest.mark.parametrize("count", [0, 1, 8192, 20_000])
-def test_many_jobs_come_back_in_the_order_given(
+def test_enq_05_many_jobs_come_back_in_the_order_given(
     conn: psycopg.Connection, rows: Rows, count: int
 ) -> None:
     new = enqueue_many(conn, [NewJob("t", {"n": n}) for n in range(count)])
@@ -247,7 +250,7 @@ def test_every_job_of_many_is_stored_as_it_was_given(conn: psycopg.Connection) -
     assert (b.max_attempts, b.headers, b.unique_key) == (1000, {"h": 1}, None)
 
 
-def test_duplicates_in_the_table_and_in_the_list_spoil_no_other_job(
+def test_enq_06_duplicates_in_the_table_and_in_the_list_spoil_no_other_job(
     conn: psycopg.Connection, rows: Rows
 ) -> None:
     [held] = rows.add(unique_key="held")
@@ -259,7 +262,7 @@ def test_duplicates_in_the_table_and_in_the_list_spoil_no_other_job(
     assert len(rows.all()) == 5
 
 
-def test_a_duplicate_is_found_across_the_parts_of_a_long_list(
+def test_enq_06_a_duplicate_is_found_across_the_parts_of_a_long_list(
     conn: psycopg.Connection, rows: Rows
 ) -> None:
     given = [NewJob("t", {}, unique_key=f"k{n % 7000}") for n in range(14_000)]
@@ -269,7 +272,7 @@ def test_a_duplicate_is_found_across_the_parts_of_a_long_list(
     assert len(rows.all()) == 7000
 
 
-def test_many_jobs_by_themselves_are_there_all_or_none(
+def test_enq_05_many_jobs_by_themselves_are_there_all_or_none(
     conn: psycopg.Connection, rows: Rows
 ) -> None:
     """The second part of the list is refused by a constraint of the user's own."""
@@ -285,23 +288,84 @@ def test_many_jobs_by_themselves_are_there_all_or_none(
 # --- what is refused ---
 
 
-@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
-def test_bad_input_is_refused_before_any_statement_and_leaves_the_transaction_usable(
-    connect: Connect, case: Case
-) -> None:
-    arguments, error, message = case
+@pytest.fixture
+def refuse(connect: Connect) -> Refuse:
+    """See that a job is refused before any statement, which leaves the transaction usable."""
     conn = connect(autocommit=False)
-    with pytest.raises(error, match=message):
-        enqueue(conn, **arguments)
-    assert status(conn) is TransactionStatus.IDLE
-    conn.execute("SELECT 1")
-    with pytest.raises(error, match=message):
-        enqueue(conn, **arguments)
-    assert status(conn) is TransactionStatus.INTRANS
-    assert enqueue(conn, "good", {}).inserted
+
+    def refuse(case: Case) -> None:
+        arguments, error, message = case
+        with pytest.raises(error, match=message):
+            enqueue(conn, **arguments)
+        assert status(conn) is TransactionStatus.IDLE
+        conn.execute("SELECT 1")
+        with pytest.raises(error, match=message):
+            enqueue(conn, **arguments)
+        assert status(conn) is TransactionStatus.INTRANS
+        assert enqueue(conn, "good", {}).inserted
+
+    return refuse
 
 
-def test_a_payload_over_the_limit_is_refused_before_any_statement(connect: Connect) -> None:
+@pytest.mark.parametrize("case", NUL.values(), ids=NUL)
+def test_enq_01_nul_is_refused_before_any_statement(case: Case, refuse: Refuse) -> None:
+    refuse(case)
+
+
+@pytest.mark.parametrize("case", NOT_FINITE.values(), ids=NOT_FINITE)
+def test_enq_02_what_is_no_number_is_refused_before_any_statement(
+    case: Case, refuse: Refuse
+) -> None:
+    refuse(case)
+
+
+@pytest.mark.parametrize("case", SURROGATES.values(), ids=SURROGATES)
+def test_enq_03_a_surrogate_is_refused_before_any_statement(case: Case, refuse: Refuse) -> None:
+    refuse(case)
+
+
+@pytest.mark.parametrize("case", NOT_JSON.values(), ids=NOT_JSON)
+def test_enq_04_what_is_not_json_is_refused_before_any_statement(
+    case: Case, refuse: Refuse
+) -> None:
+    refuse(case)
+
+
+@pytest.mark.parametrize("case", KEYS.values(), ids=KEYS)
+def test_enq_09_a_key_that_fits_no_index_is_refused_before_any_statement(
+    case: Case, refuse: Refuse
+) -> None:
+    refuse(case)
+
+
+@pytest.mark.parametrize("case", OTHERS.values(), ids=OTHERS)
+def test_bad_input_is_refused_before_any_statement_and_leaves_the_transaction_usable(
+    case: Case, refuse: Refuse
+) -> None:
+    refuse(case)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("\\u0000", id="enq_01 six characters"),
+        pytest.param("😀", id="enq_03 an emoji"),
+        pytest.param(json.loads('"\\ud83d\\ude00"'), id="enq_03 a pair in JSON"),
+    ],
+)
+def test_enq_01_enq_03_what_only_looks_wrong_comes_back_unchanged(
+    conn: psycopg.Connection, text: str
+) -> None:
+    given = {text: [text], "key": {"a": text}}
+    new = enqueue(conn, "t", given, headers=given, unique_key=text)
+    [many] = enqueue_many(conn, [NewJob("t", given, headers=given)])
+    for job_id in (new.id, many.id):
+        job = jobs.get(conn, job_id)
+        assert job is not None
+        assert (job.payload, job.headers) == (given, given)
+
+
+def test_enq_13_a_payload_over_the_limit_is_refused_before_any_statement(connect: Connect) -> None:
     conn = connect(autocommit=False)
     big = {"a": "x" * 100}
     with pytest.raises(ValueError, match="payload: 110 bytes of JSON, at most 100"):
@@ -363,7 +427,7 @@ def sorted_deeply(value: Any) -> Any:
 # --- connections that cannot do it ---
 
 
-def test_an_enqueue_after_an_error_in_the_transaction_gets_the_error_of_the_driver(
+def test_enq_14_an_enqueue_after_an_error_in_the_transaction_gets_the_error_of_the_driver(
     connect: Connect, rows: Rows
 ) -> None:
     conn = connect(autocommit=False)
@@ -377,7 +441,9 @@ def test_an_enqueue_after_an_error_in_the_transaction_gets_the_error_of_the_driv
     assert rows.all() == []
 
 
-def test_an_enqueue_on_a_closed_connection_gets_the_error_of_the_driver(connect: Connect) -> None:
+def test_enq_14_an_enqueue_on_a_closed_connection_gets_the_error_of_the_driver(
+    connect: Connect,
+) -> None:
     conn = connect()
     conn.close()
     with pytest.raises(psycopg.OperationalError, match="closed"):
@@ -396,7 +462,7 @@ def test_a_connection_in_pipeline_mode_is_refused(conn: psycopg.Connection, rows
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
-def test_an_asynchronous_connection_is_refused(dsn: str, *, autocommit: bool) -> None:
+def test_enq_14_an_asynchronous_connection_is_refused(dsn: str, *, autocommit: bool) -> None:
     async def attempt() -> None:
         async with await psycopg.AsyncConnection.connect(dsn, autocommit=autocommit) as conn:
             wrong: Any = conn
@@ -430,7 +496,7 @@ def test_a_database_without_the_schema_says_what_to_do(empty_dsn: str) -> None:
     ],
     ids=["enqueue", "enqueue_many"],
 )
-def test_a_key_that_the_snapshot_cannot_see_is_a_serialization_failure_of_the_caller(
+def test_enq_08_a_key_that_the_snapshot_cannot_see_is_a_serialization_failure_of_the_caller(
     connect: Connect,
     rows: Rows,
     level: psycopg.IsolationLevel,
