@@ -123,15 +123,6 @@ def test_a_delay_counts_from_the_call_and_not_from_the_start_of_a_long_transacti
         assert row["run_at"] - row["created_at"] > timedelta(seconds=1.29)
 
 
-def test_enq_10_ids_go_past_32_bits(conn: psycopg.Connection) -> None:
-    conn.execute("SELECT setval('pgq_core.jobs_id_seq', 2147483646)")
-    ids = [
-        enqueue(conn, "greet", {}).id,
-        *(e.id for e in enqueue_many(conn, [NewJob("t", {})] * 2)),
-    ]
-    assert ids == [2**31 - 1, 2**31, 2**31 + 1]
-
-
 def test_an_enqueue_works_whatever_the_connection_makes_of_rows(connect: Connect) -> None:
     conn = connect(row_factory=dict_row, cursor_factory=psycopg.ClientCursor)
     assert enqueue(conn, "greet", {}).inserted
