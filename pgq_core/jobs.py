@@ -1,17 +1,26 @@
 """Look at single jobs and steer them by hand: get, find, cancel, retry."""
 
 from contextlib import nullcontext
+from typing import Any
 
 from psycopg import errors as pg
 
 from .db import Connection, is_idle, run
-from .job import Job, check_int, from_row
+from .job import COLUMNS, Job, check_int, from_row
+
+_DETAILS = (*COLUMNS, "attempt", "unknown_since", "finished_at")
 
 
 def get(conn: Connection, job_id: int) -> Job | None:
     """Return the job with this id, or None."""
+    details = describe(conn, job_id)
+    return from_row(tuple(details.values())[: len(COLUMNS)]) if details else None
+
+
+def describe(conn: Connection, job_id: int) -> dict[str, Any] | None:
+    """Return what is to be known of a job by name, payload and headers as JSON texts; or None."""
     rows = run(conn, "get", id=_checked(job_id))
-    return from_row(rows[0]) if rows else None
+    return dict(zip(_DETAILS, rows[0], strict=True)) if rows else None
 
 
 def find(  # noqa: PLR0913 - one keyword for each filter

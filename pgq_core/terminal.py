@@ -12,7 +12,8 @@ import signal
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,19 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from .db import Connection
 from .errors import ConfigError, PgqError
 from .migrate import check
 
+Answer = Mapping[str, Any]
+
 COULD_NOT, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 
 CONNECT_TIMEOUT = 10  # s: psycopg's own is 130; a database that has to wake up may need 40
 NO_LIMIT = timedelta(days=1)  # as work() is told it: no invocation lasts as long
+CODE = "pgq_core.code"  # in a context: what the command ends with, its answer shown
 WIDE = 10_000  # columns: more than any table needs
 
 # Neither shows what was given: a piece of the password may stand anywhere in it.
@@ -47,14 +52,16 @@ _REMEDIES = {
     "ReadOnlySqlTransaction": "name the primary, not a replica",
     "OperationalError": "check that the database is up and named by DATABASE_URL or PG*",
 }
+_STYLES = {"done": "green", "ok": "green", "failed": "red", "fail": "red", "warn": "yellow"}
 _LOG_FIELDS = {*vars(logging.makeLogRecord({})), "message", "asctime"}
 
 
 @contextmanager
-def until_signal() -> Iterator[Callable[[], timedelta]]:
+def until_signal(what: str = "job") -> Iterator[Callable[[], timedelta]]:
     """Yield the time left to work(): none after the first SIGINT or SIGTERM.
 
-    Then it ends as at a deadline: after the job, the rest handed back. The second one interrupts.
+    Then it ends as at a deadline: after the job (or *what* else is at work), the rest handed back.
+    The second one interrupts.
     """
     stopped = False
 
@@ -64,7 +71,7 @@ def until_signal() -> Iterator[Callable[[], timedelta]]:
             raise KeyboardInterrupt
         stopped = True
         with suppress(OSError):  # nobody may be reading
-            os.write(2, b"pgq-core: finishing the job; a second signal interrupts it\n")
+            os.write(2, f"pgq-core: finishing the {what}; a second signal interrupts it\n".encode())
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -72,6 +79,24 @@ def until_signal() -> Iterator[Callable[[], timedelta]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def steadily(what: str) -> Iterator[Callable[[], timedelta]]:
+    """Yield as `until_signal`, to be asked before each *what*, and count them on a terminal.
+
+    A command that a signal ends early ends with 130, its answer shown.
+    """
+    begun = count(1)
+    with until_signal(what) as time_left, Console(stderr=True).status(what) as shown:
+
+        def time_for_one_more() -> timedelta:
+            shown.update(f"{what} {next(begun):,}")
+            return time_left()
+
+        yield time_for_one_more
+        if not time_left():
+            click.get_current_context().meta[CODE] = INTERRUPTED
 
 
 @contextmanager
@@ -139,41 +164,44 @@ def _is_torn(parts: Mapping[str, Any]) -> bool:
     return "@" in names or re.fullmatch(r"[\d,]*", str(parts.get("port", ""))) is None
 
 
-def show(answer: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print *answer* as one JSON document, as a table of its rows, or line by line."""
-    [first, *_] = answer.values()
+def show(answer: Answer, *, as_json: bool) -> None:
+    """Print *answer* as one JSON document; or its rows as a table, and the rest line by line."""
     if as_json:
-        click.echo(json.dumps(answer))
-    elif isinstance(first, list) and first and isinstance(first[0], Mapping):
-        _print_rows(first)
-    else:
-        click.echo(_lines(answer))
+        click.echo(json.dumps(answer, default=_plain))
+        return
+    [(name, rows), *_] = answer.items()
+    console = Console(highlight=False)
+    if isinstance(rows, list) and rows and isinstance(rows[0], Mapping):
+        _print_rows(console, rows)
+        answer = {fact: answer[fact] for fact in answer if fact != name}
+    if answer:
+        console.print(_lines(answer), soft_wrap=True)
 
 
-def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+def _print_rows(console: Console, rows: Sequence[Answer]) -> None:
     """Print a table, or each row line by line where the terminal is too narrow for one."""
-    table = Table(*map(_label, rows[0]), box=None, pad_edge=False)
+    table = Table(*(name.replace("_", " ") for name in rows[0]), box=None, padding=(0, 1, 0, 0))
     for row in rows:
-        table.add_row(*map(_text, row.values()))
-    console = Console(markup=False, highlight=False)
-    wide = console.options.update(width=WIDE)
+        table.add_row(*(_cell(name, value, "\\n") for name, value in row.items()))
     if not (console.is_terminal or "COLUMNS" in os.environ):
         console.width = WIDE  # a pipe has no width
-    if console.measure(table, options=wide).minimum <= console.width:
-        console.print(table)
-    else:
-        click.echo("\n\n".join(map(_lines, rows)))
+    least = console.measure(table, options=console.options.update(width=WIDE)).minimum
+    fits = least <= console.width
+    console.print(table if fits else Text("\n\n").join(map(_lines, rows)), soft_wrap=not fits)
 
 
-def _lines(row: Mapping[str, Any]) -> str:
-    return "\n".join(f"{_label(name):<15} {_text(value)}" for name, value in row.items())
+def _lines(row: Answer) -> Text:
+    lines = [(name.replace("_", " "), _cell(name, row[name], "\n" + " " * 16)) for name in row]
+    return Text("\n").join(Text(f"{name:<15} ") + value for name, value in lines)
 
 
-def _label(name: str) -> str:
-    return name.replace("_", " ")
+def _cell(name: str, value: object, newline: str) -> Text:
+    text = _text(value).replace("\n", newline)
+    return Text(text, _STYLES.get(text, "") if name in ("status", "level") else "")
 
 
 def _text(value: object) -> str:
+    """Return *value* as people read it, in lines that cannot steer the terminal."""
     match value:
         case None:
             return "-"
@@ -181,13 +209,22 @@ def _text(value: object) -> str:
             return "yes" if value else "no"
         case list():
             return ", ".join(map(_text, value)) or "none"
+        case datetime() | timedelta():
+            return str(_plain(value)).replace("+00:00", "Z")
         case _:
-            return _printable(str(value))
+            return "\n".join(map(_printable, str(value).split("\n")))
+
+
+def _plain(value: datetime | timedelta) -> str | float:
+    """Return what JSON has no word for: an instant, in UTC, or a time, in seconds."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="seconds")
+    return round(value.total_seconds(), 3)
 
 
 def _printable(text: str) -> str:
     """Keep what others stored from steering the terminal."""
-    return text if text.isprintable() else ascii(text)
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class Line(logging.Formatter):
@@ -196,43 +233,37 @@ class Line(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return "pgq-core: message (fact=value ...)", and the traceback if there is one."""
         facts = [f"{k}={v}" for k, v in vars(record).items() if k not in _LOG_FIELDS]
-        text = super().format(record)
-        head, _, rest = text.partition("\n")
+        head, *rest = super().format(record).split("\n")
         head = f"{head} ({' '.join(facts)})" if facts else head
-        return f"{head}\n{rest}" if rest else head
+        return "\n".join(map(_printable, (head, *rest)))
 
 
 def explain(error: BaseException) -> int:
     """Print what went wrong in one line; return the exit code."""
-    if isinstance(error, OSError):  # stdout is full or closed: Python must not flush it once more
+    if isinstance(error, OSError):  # stdout is full: Python must not flush it once more
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    if not isinstance(error, BrokenPipeError):  # whoever reads has enough: nothing to be told
-        line = _printable(" ".join(_sentence(error).split()))
-        click.echo(f"pgq-core: {line}", err=True)
-    match error:
-        case click.UsageError() | ConfigError():
-            return WRONG_USAGE
-        case KeyboardInterrupt():
-            return INTERRUPTED
-        case _:
-            return COULD_NOT
+    code, sentence = _sentence(error)
+    click.echo(f"pgq-core: {_printable(' '.join(sentence.split()))}", err=True)
+    return code
 
 
-def _sentence(error: BaseException) -> str:
+def _sentence(error: BaseException) -> tuple[int, str]:
     match error:
         case click.UsageError():
             where = error.ctx.command_path if error.ctx else "pgq-core"
-            return f"{error.format_message().rstrip('.')}; see {where} --help"
+            return WRONG_USAGE, f"{error.format_message().rstrip('.')}; see {where} --help"
+        case ConfigError():
+            return WRONG_USAGE, str(error)
         case PgqError() | OSError() | ImportError():
-            return str(error)
+            return COULD_NOT, str(error)
         case psycopg.Error():
             names = [base.__name__ for base in type(error).__mro__]
             remedy = next((_REMEDIES[n] for n in names if n in _REMEDIES), "see the server's log")
             # Its primary message only: the detail may show a row, and with it a payload.
-            return f"{error.diag.message_primary or error}; {remedy}"
-        case KeyboardInterrupt():
-            return "interrupted; what had begun was rolled back or handed back"
+            return COULD_NOT, f"{error.diag.message_primary or error}; {remedy}"
+        case KeyboardInterrupt() | click.Abort():
+            return INTERRUPTED, "interrupted; what had begun was rolled back or handed back"
         case _:
             frame = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{Path(frame.filename).name}, line {frame.lineno}"
-            return f"unexpected {type(error).__name__}: {error} ({place}); please report it"
+            what = f"{type(error).__name__}: {error} ({Path(frame.filename).name}, {frame.lineno})"
+            return COULD_NOT, f"unexpected {what}; please report it"

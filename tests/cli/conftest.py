@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from pgq_core.__main__ import main
-from tests.cli.shell import COMMAND, JOBS, Run, environment
+from tests.cli.shell import COLOURS, COMMAND, JOBS, Run, environment
 
 
 @pytest.fixture
@@ -48,11 +48,14 @@ def here(
 ) -> Run:
     """Run one command in this process, for tests of many cases."""
 
-    def here(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def here(*arguments: str, dsn: str = dsn, **env: str) -> subprocess.CompletedProcess[str]:
         monkeypatch.chdir(folder)
         monkeypatch.setattr(sys, "path", [*sys.path])
         monkeypatch.setattr(sys, "argv", ["pgq-core", *arguments])
-        monkeypatch.setenv("DATABASE_URL", dsn)
+        for name in COLOURS:
+            monkeypatch.delenv(name, raising=False)
+        for name, value in (environment(dsn) | env).items():
+            monkeypatch.setenv(name, value)
         with pytest.raises(SystemExit) as end:
             main()
         assert isinstance(end.value.code, int)

@@ -1,10 +1,14 @@
 """What a shell script has: a command line, its answer as a document or one line of error."""
 
+import fcntl
 import json
 import os
+import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +18,7 @@ import psycopg
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 COMMAND = [sys.executable, "-m", "pgq_core"]
+COLOURS = ("COLUMNS", "NO_COLOR", "FORCE_COLOR")
 SECRET = "s3cret"  # noqa: S105 - what must never be shown
 
 JOBS = """
@@ -41,7 +46,7 @@ def slow(job):
 
 
 def environment(dsn: str = "") -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PG", "AWS_", "COLUMNS"))}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PG", "AWS_", *COLOURS))}
     return kept | {
         "DATABASE_URL": dsn,
         "AWS_ACCESS_KEY_ID": "test",
@@ -89,3 +94,27 @@ def start_slow_worker(run: Run, dsn: str, folder: Path) -> subprocess.Popen[str]
         assert time.monotonic() < until
         time.sleep(0.01)
     return worker
+
+
+def terminal(columns: int, dsn: str, *arguments: str, typed: bytes = b"", code: int = 0) -> str:
+    """Return what a command prints on a terminal of so many columns."""
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 25, columns, 0, 0))
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        env=environment(dsn) | {"TERM": "xterm"},
+        stdin=child,
+        stdout=child,
+        stderr=child,
+    )
+    os.close(child)
+    os.write(parent, typed)
+    shown = b""
+    try:
+        while chunk := os.read(parent, 4096):
+            shown += chunk
+    except OSError:  # Linux says so when the other side has gone
+        pass
+    os.close(parent)
+    assert process.wait(20) == code, shown
+    return shown.decode().replace("\r", "")
