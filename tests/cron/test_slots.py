@@ -13,6 +13,7 @@ from pgq_core.schedules import NewSchedule, next_slot
 
 MINUTE = timedelta(minutes=1)
 PARIS, NEW_YORK = "Europe/Paris", "America/New_York"
+LORD_HOWE = "Australia/Lord_Howe"  # its clocks change by half an hour
 
 
 def at(text: str) -> datetime:
@@ -46,6 +47,11 @@ def slots(cron: str, zone: str, start: str, end: str) -> list[str]:
         ("30 1 * * *", NEW_YORK, "2027-03-13", ["03-13 06:30", "03-14 06:30", "03-15 05:30"]),
         ("30 1 * * *", NEW_YORK, "2027-11-06", ["11-06 05:30", "11-07 05:30", "11-08 06:30"]),
         ("30 2 * * *", NEW_YORK, "2027-11-06", ["11-06 06:30", "11-07 07:30", "11-08 07:30"]),
+        # Lord Howe leaps from 02:00 to 02:30 at 15:30 UTC, and falls back to 01:30 at 15:00 UTC.
+        ("15 2 * * *", LORD_HOWE, "2027-10-01", ["10-01 15:45", "10-02 15:30", "10-03 15:15"]),
+        ("45 1 * * *", LORD_HOWE, "2027-10-01", ["10-01 15:15", "10-02 15:15", "10-03 14:45"]),
+        ("15 2 * * *", LORD_HOWE, "2027-04-02", ["04-02 15:15", "04-03 15:45", "04-04 15:45"]),
+        ("45 1 * * *", LORD_HOWE, "2027-04-02", ["04-02 14:45", "04-03 14:45", "04-04 15:15"]),
         ("30 2 * * *", "UTC", "2027-03-27", ["03-27 02:30", "03-28 02:30", "03-29 02:30"]),
     ],
 )
@@ -63,6 +69,8 @@ def test_sch_04_a_daily_time_comes_once_a_day_whatever_the_clocks_do(
         (PARIS, "2027-10-31T01:00"),
         (NEW_YORK, "2027-03-14T07:00"),
         (NEW_YORK, "2027-11-07T06:00"),
+        (LORD_HOWE, "2027-10-02T15:30"),
+        (LORD_HOWE, "2027-04-03T15:00"),
     ],
 )
 def test_sch_04_every_five_minutes_goes_on_through_a_change_of_the_clocks(
@@ -75,6 +83,21 @@ def test_sch_04_every_five_minutes_goes_on_through_a_change_of_the_clocks(
     assert {later - earlier for earlier, later in pairwise(found)} == {5 * MINUTE}
 
 
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        ("2027-10-02T14:45", ["10-02 15:00", "10-02 16:30", "10-02 17:30"]),
+        ("2027-04-03T14:15", ["04-03 14:30", "04-03 16:00", "04-03 17:00"]),
+    ],
+)
+def test_sch_04_an_hourly_time_waits_an_hour_and_a_half_where_clocks_change_by_half_an_hour(
+    start: str, expected: list[str]
+) -> None:
+    """Each slot is a half past by the clock on the wall, and the documents say so."""
+    end = (at(start) + timedelta(hours=3)).isoformat()[:19]
+    assert slots("30 * * * *", LORD_HOWE, start, end) == expected
+
+
 @pytest.mark.parametrize("cron", ["30 1 * * *", "0,15,30,45 1 * * *", "10 0-3 * * *"])
 def test_no_slot_lies_in_the_past_in_the_hour_that_comes_twice(cron: str) -> None:
     start = at("2027-11-07T04:00")  # New York's 01:00 to 02:00 is 05:00 to 07:00 UTC
@@ -85,7 +108,7 @@ def test_no_slot_lies_in_the_past_in_the_hour_that_comes_twice(cron: str) -> Non
 
 @given(
     st.datetimes(datetime(2020, 1, 1), datetime(2040, 1, 1)),  # noqa: DTZ001 - made aware below
-    st.sampled_from([PARIS, NEW_YORK, "Australia/Lord_Howe", "America/Santiago", "UTC"]),
+    st.sampled_from([PARIS, NEW_YORK, LORD_HOWE, "America/Santiago", "UTC"]),
     st.sampled_from(["30 2 * * *", "*/7 * * * *", "0 0 * * 0", "59 23 L * *", "15 */6 1 * *"]),
 )
 def test_a_slot_is_always_ahead_and_a_whole_minute(now: datetime, zone: str, cron: str) -> None:
