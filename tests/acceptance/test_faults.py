@@ -189,14 +189,16 @@ def test_a_lost_kick_costs_until_the_next_commit(faults: Faults, queue: str) -> 
     faults.done(queue, 3)
 
 
-def test_a_lost_kick_costs_until_the_sweep_when_nobody_commits(faults: Faults, queue: str) -> None:
+def test_hook_08_a_lost_kick_costs_until_the_sweep_when_nobody_commits(
+    faults: Faults, queue: str
+) -> None:
     """Bound: the sweep's period."""
     faults.put(queue, 0, kick=FaultyKick(faults.kick, times=0))
     faults.sweep()
     assert faults.count(queue, "done") == 1
 
 
-def test_a_doubled_kick_costs_an_empty_claim(faults: Faults, queue: str) -> None:
+def test_hook_03_a_doubled_kick_costs_an_empty_claim(faults: Faults, queue: str) -> None:
     """Bound: none, it starts at once; and runs once."""
     before = faults.invocations()
     faults.put(queue, *[0.05] * 5, kick=FaultyKick(faults.kick, times=2))
@@ -244,7 +246,9 @@ def test_a_throttled_kick_is_made_up_for(faults: Faults, queue: str) -> None:
         faults.worker("put_function_event_invoke_config", MaximumRetryAttempts=2)
 
 
-def test_a_worker_killed_at_random_has_its_jobs_running_again(faults: Faults, queue: str) -> None:
+def test_lam_13_a_worker_killed_at_random_has_its_jobs_running_again(
+    faults: Faults, queue: str
+) -> None:
     """Bound: the end of the lease (the worker's timeout and 5 s), the alarm's lateness (60 s; 130 s
     where the time left allows no waiting) and the backoff (20 s after the first attempt)."""
     faults.put(queue, *[0.3] * 10, task="sleep")
@@ -322,7 +326,9 @@ START_LATENCY = """
 
 @pytest.mark.usefixtures("marks")
 @pytest.mark.parametrize("pause", [0, 0.03])
-def test_a_burst_from_cold_costs_few_invocations(faults: Faults, queue: str, pause: float) -> None:
+def test_hook_06_a_burst_from_cold_costs_few_invocations(
+    faults: Faults, queue: str, pause: float
+) -> None:
     """Bound: its length by the start latency, and the queue's max_workers, and 3."""
     faults.rest()
     faults.kill()

@@ -130,7 +130,7 @@ def test_the_producers_policy_allows_kicks_and_nothing_else(stack: Stack) -> Non
     assert not kick("ReaperName")
 
 
-def test_the_sweep_starts_what_no_kick_did(
+def test_hook_08_the_sweep_starts_what_no_kick_did(
     shop: Shop, stack: Stack, db: psycopg.Connection[Any]
 ) -> None:
     payload = {"name": "Dora", "email": "dora@mail.example"}
@@ -173,7 +173,7 @@ def test_an_event_that_is_none_of_ours_is_ignored(stack: Stack, event: object) -
     assert stack.invoke("WorkerName", event) == {}
 
 
-def test_the_kicked_qualifier_is_the_one_with_our_retry_settings(stack: Stack) -> None:
+def test_lam_15_the_kicked_qualifier_is_the_one_with_our_retry_settings(stack: Stack) -> None:
     client = stack.cloud.client("lambda")
     asked: list[str] = []
     client.meta.events.register(

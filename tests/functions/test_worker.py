@@ -289,7 +289,7 @@ def test_a_sweep_whose_hand_over_is_refused_goes_on_to_the_next_queue(
     assert report["short"]["done"] == 1
 
 
-def test_a_backlog_is_handed_over_by_the_queues_name_and_with_its_hops(
+def test_lam_04_a_backlog_is_handed_over_by_the_queues_name_and_with_its_hops(
     conn: psycopg.Connection, tasks: Tasks, kicks: Kicks
 ) -> None:
     context = FakeContext(seconds=20)

@@ -40,7 +40,7 @@ def enqueue(
         then()
 
 
-def test_the_kick_comes_when_the_job_can_be_seen(
+def test_hook_07_the_kick_comes_when_the_job_can_be_seen(
     app: psycopg.Connection, committed: Count, at_commit: AtCommit
 ) -> None:
     at_commit("PERFORM pg_sleep(0.2);")
@@ -56,7 +56,7 @@ def test_the_kick_comes_when_the_job_can_be_seen(
     assert seen == [1]
 
 
-def test_one_kick_per_queue_and_commit(
+def test_hook_06_one_kick_per_queue_and_commit(
     app: psycopg.Connection, producer: Producer, kicks: Kicks, committed: Count
 ) -> None:
     with producer.transaction(app) as tx:

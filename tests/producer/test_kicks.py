@@ -29,7 +29,7 @@ def commit(producer: Producer, conn: psycopg.Connection, *queues: str) -> None:
 
 
 @pytest.mark.parametrize("answer", [refuse, explode])
-def test_a_kick_that_fails_is_not_raised_and_takes_its_mark_back(
+def test_hook_01_a_kick_that_fails_is_not_raised_and_takes_its_mark_back(
     answer: Callable[[str], bool], conn: psycopg.Connection, producer: Producer, kicks: Kicks,
     mark: Mark, committed: Count,
 ) -> None:  # fmt: skip
@@ -75,7 +75,7 @@ def test_a_connection_lost_after_the_commit_kicks_all_the_same(
     assert committed() == 2
 
 
-def test_after_a_time_out_the_other_queues_count_as_failed(
+def test_hook_02_after_a_time_out_the_other_queues_count_as_failed(
     conn: psycopg.Connection, kicks: Kicks, mark: Mark, committed: Count
 ) -> None:
     def hang(_queue: str) -> bool:

@@ -40,7 +40,7 @@ def test_a_queue_seen_for_the_first_time_is_kicked_and_marked(
     assert mark() is not None
 
 
-def test_commits_wake_nobody_while_a_kick_is_pending(
+def test_hook_06_commits_wake_nobody_while_a_kick_is_pending(
     put: Put, producer: Producer, kicks: Kicks, mark: Mark
 ) -> None:
     put()
@@ -61,7 +61,7 @@ def test_commits_wake_nobody_while_a_kick_is_pending(
         pytest.param(-HOUR, True, id="the clock stepped back"),
     ],
 )
-def test_a_pending_kick_counts_for_five_seconds(
+def test_lam_13_a_pending_kick_counts_for_five_seconds(
     *, age: timedelta, kicked: bool, conn: psycopg.Connection, put: Put, kicks: Kicks
 ) -> None:
     set_mark(conn, "kick_requested_at", age)

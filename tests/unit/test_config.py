@@ -96,7 +96,7 @@ def test_an_unknown_setting_is_refused_with_the_one_that_was_meant() -> None:
         Settings.from_env(LEAST | {"PGQ_BATCHSIZE": "3"})
 
 
-def test_a_worker_must_outlive_its_connection_attempt() -> None:
+def test_lam_09_a_worker_must_outlive_its_connection_attempt() -> None:
     with pytest.raises(ConfigError, match="PGQ_WORKER_TIMEOUT is too short"):
         Settings.from_env(LEAST | {"PGQ_WORKER_TIMEOUT": "40", "PGQ_CONNECT_TIMEOUT": "40"})
 

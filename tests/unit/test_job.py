@@ -59,7 +59,7 @@ def test_the_path_of_a_deep_payload_is_cut_short() -> None:
     assert len(str(caught.value)) < 300
 
 
-def test_a_job_of_the_largest_size_is_encoded_and_a_byte_more_is_refused() -> None:
+def test_enq_13_a_job_of_the_largest_size_is_encoded_and_a_byte_more_is_refused() -> None:
     size = MAX_PAYLOAD_BYTES - len('{"a":""}{}')
     payload, headers = NewJob("t", {"a": "x" * size}).encoded()
     assert len(payload + headers) == MAX_PAYLOAD_BYTES == 256 * 1024

@@ -99,7 +99,7 @@ def the_line(caplog: pytest.LogCaptureFixture) -> str:
     return line
 
 
-def test_a_kick_queues_an_event_that_names_the_queue_and_nothing_else(
+def test_enq_13_a_kick_queues_an_event_that_names_the_queue_and_nothing_else(
     mocker: MockerFixture,
 ) -> None:
     client = mocker.Mock()
@@ -131,7 +131,7 @@ def test_a_hand_over_says_how_many_led_here(mocker: MockerFixture) -> None:
         (aws.ParamValidationError(report="too\nlong"), "the name or the ARN"),
     ],
 )
-def test_an_aws_error_is_one_log_line_with_its_remedy_and_the_answer_false(
+def test_hook_01_an_aws_error_is_one_log_line_with_its_remedy_and_the_answer_false(
     mocker: MockerFixture, caplog: pytest.LogCaptureFixture, error: Exception, remedy: str
 ) -> None:
     client = mocker.Mock()
@@ -169,7 +169,7 @@ def test_an_endpoint_that_refuses_is_one_line_at_once(caplog: pytest.LogCaptureF
     assert "EndpointConnectionError" in the_line(caplog)
 
 
-def test_the_first_kick_gives_up_on_a_silent_endpoint_within_two_seconds(
+def test_hook_02_the_first_kick_gives_up_on_a_silent_endpoint_within_two_seconds(
     cloud: Callable[[int], None], silent: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     cloud(silent)
@@ -220,7 +220,7 @@ def test_a_resolver_that_hangs_is_given_up_within_two_seconds(
     assert seconds < KICK_LIMIT + SLACK
 
 
-def test_one_attempt_is_made_for_a_retry_would_wake_twice(
+def test_hook_03_one_attempt_is_made_for_a_retry_would_wake_twice(
     cloud: Callable[[int], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     class Failing(Lambda):
@@ -245,7 +245,7 @@ def test_kicks_share_the_one_connection_that_warm_opened_by_a_dry_run(
         assert server.connections == 1
 
 
-def test_fifty_threads_make_one_client(mocker: MockerFixture) -> None:
+def test_hook_11_fifty_threads_make_one_client(mocker: MockerFixture) -> None:
     def slow(_: str) -> object:
         time.sleep(0.05)
         return mocker.Mock()
@@ -274,11 +274,11 @@ sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 """
 
 
-def test_a_forked_child_makes_a_client_of_its_own_and_waits_for_no_lock() -> None:
+def test_hook_11_a_forked_child_makes_a_client_of_its_own_and_waits_for_no_lock() -> None:
     subprocess.run([sys.executable, "-c", FORK], check=True)
 
 
-def test_making_a_kick_imports_and_opens_nothing() -> None:
+def test_hook_10_making_a_kick_imports_and_opens_nothing() -> None:
     code = (
         "import sys; from pgq_core.kick import LambdaKick; LambdaKick('w');"
         "sys.exit('boto3' in sys.modules or 'botocore' in sys.modules)"

@@ -207,7 +207,9 @@ def test_each_functions_permissions_are_what_it_needs(expanded: dict[str, Any]) 
         assert wakeups in attached[role]["ManagedPolicyArns"]
 
 
-def test_both_sweeps_fire_at_one_minute_and_bear_no_fixed_name(expanded: dict[str, Any]) -> None:
+def test_lam_07_both_sweeps_fire_at_one_minute_and_bear_no_fixed_name(
+    expanded: dict[str, Any],
+) -> None:
     sweeps = resources(expanded, "AWS::Scheduler::Schedule")
     assert sweeps.keys() == {"WorkerFunctionSweep", "ReaperFunctionSweep"}
     times = {name: sweep["ScheduleExpression"]["Ref"] for name, sweep in sweeps.items()}

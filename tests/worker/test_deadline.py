@@ -46,7 +46,7 @@ def test_lse_05_a_lease_is_what_is_left_of_the_invocation_and_a_grace(
     assert leases == [pytest.approx(lease, abs=2)]
 
 
-def test_what_was_not_started_is_handed_back_at_once_and_costs_no_attempt(
+def test_lam_04_what_was_not_started_is_handed_back_at_once_and_costs_no_attempt(
     put: Put, drain: Drain, look: Look, left: TimeLeft
 ) -> None:
     done, first, second = put("last"), put(), put()
