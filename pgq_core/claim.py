@@ -1,9 +1,10 @@
 """Take due jobs under a lease (first article, "The fix"), committed before anything runs."""
 
+from collections.abc import Mapping
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from .db import Connection, run
+from .db import Connection, batches
 from .errors import LeaseLost
 from .fence import discard
 from .job import Job, check_int, check_name, from_row
@@ -35,14 +36,27 @@ def claim(
 
 
 def take(
-    conn: Connection, queue: str, limit: int, lease: timedelta, *, worker: str | None = None
+    conn: Connection,
+    queue: str,
+    limit: int,
+    lease: timedelta,
+    *,
+    worker: str | None = None,
+    since: Mapping[int, datetime] | None = None,
 ) -> list[Job]:
-    """Do as `claim`, but return undecodable jobs too, each with its *problem*."""
+    """Do as `claim`, but return undecodable jobs too, each with its *problem*.
+
+    Args:
+        since: by priority, the `run_at` of the last job claimed: the index is read from there on.
+            While a snapshot elsewhere keeps vacuum away, a claim from the head walks over the dead
+            entries of all that has been claimed; one that finds nothing must be made again without.
+    """
     check_name("queue", queue)
     check_int("limit", limit, 1, 1000)
     if lease <= timedelta(0):
         raise ValueError(f"lease: more than 0 s is expected, not {lease}")
     if worker is not None:
         check_name("worker", worker)
-    rows = run(conn, "claim", queue=queue, limit=limit, lease=lease, worker=worker)
-    return [from_row(row) for row in rows]
+    after = [(since or {}).get(priority) for priority in range(10)]
+    rows = batches(conn, "claim", limit, queue=queue, lease=lease, worker=worker, since=after)
+    return [from_row(row) for row in next(rows)]

@@ -5,13 +5,14 @@ another server connection, and a generic plan of the completion costs more than 
 throughput.
 """
 
+import logging
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 from psycopg import errors as pg
@@ -20,11 +21,16 @@ from psycopg.rows import tuple_row
 
 from .errors import OpenTransaction, SchemaMismatch
 
+logger = logging.getLogger(__name__)
+
 Connection = psycopg.Connection[Any]
 Row = tuple[Any, ...]
 Place = tuple[str, int, str] | None
-T = TypeVar("T")
 
+SLOW = (pg.QueryCanceled, pg.LockNotAvailable)
+#: A fault of a row or of the size of a batch, not of the connection or the statement.
+REFUSALS = (pg.IntegrityError, pg.DataError, pg.RaiseException, *SLOW)
+MOST_SKIPPED = 1000  # rows, before whoever asked is told
 TRIES = 20  # of what PostgreSQL asks to repeat
 PAUSE = 0.02  # s, at most, before the next one
 _STATUS = {
@@ -52,28 +58,40 @@ def run(conn: Connection, name: str, /, **params: object) -> list[Row]:
         SchemaMismatch: the tables or functions the statement needs do not exist.
         psycopg.Error: whatever else the database says, unchanged.
     """
-    given: object = conn
-    if not isinstance(given, psycopg.Connection):
-        raise TypeError(f"conn: a psycopg.Connection is expected, not {type(conn).__name__}")
+    check_connection(conn)
     if conn.info.pipeline_status is not PipelineStatus.OFF:
         raise ValueError("conn: it is in pipeline mode, in which a statement has no answer yet")
-    return again(conn, lambda: _execute(conn, name, params))
+    for _ in range(1, TRIES if conn.autocommit and is_idle(conn) else 1):
+        with suppress(pg.SerializationFailure, pg.DeadlockDetected):
+            return _execute(conn, name, params)
+        time.sleep(random.uniform(0, PAUSE))  # noqa: S311 - those that failed together part ways
+    return _execute(conn, name, params)
 
 
-def again(conn: Connection, act: Callable[[], T]) -> T:
-    """Return what *act* does; do it again when PostgreSQL asks for that and nothing else is lost.
+def batches(conn: Connection, name: str, limit: int, /, **params: object) -> Iterator[list[Row]]:
+    """Run *name* again and again, each time its own transaction, until it finds fewer than *limit*.
 
-    Under contention those that fail together must not try again together: hence the random pause.
+    A batch that is refused, because a trigger or a constraint of the application refuses one row or
+    because it takes longer than the server allows, is tried smaller, and at last that row is passed
+    by: one bad row keeps no other.
     """
-    tries = TRIES if conn.autocommit and is_idle(conn) else 1
+    size, skipped = limit, 0
     while True:
-        tries -= 1
         try:
-            return act()
-        except (pg.SerializationFailure, pg.DeadlockDetected):
-            if not tries:
+            rows = run(conn, name, limit=size, skipped=skipped, **params)
+        except REFUSALS as error:
+            endless = skipped >= MOST_SKIPPED or (size == 1 and isinstance(error, SLOW))
+            if endless or not is_idle(conn):
                 raise
-        time.sleep(random.uniform(0, PAUSE))  # noqa: S311 - no secret
+            skipped += size == 1
+            size = max(1, size // 10)
+            facts = {"statement": name, "skipped": skipped, "error": str(error)}
+            logger.warning("batch refused, trying a smaller one", extra=facts)
+            continue
+        yield rows
+        if len(rows) < size:
+            return
+        size = min(limit, size * 10)
 
 
 def _execute(conn: Connection, name: str, params: dict[str, object]) -> list[Row]:
@@ -93,6 +111,12 @@ def _execute(conn: Connection, name: str, params: dict[str, object]) -> list[Row
         return cursor.fetchall() if cursor.description else []
 
 
+def check_connection(conn: object) -> None:
+    """Refuse what is no synchronous psycopg connection."""
+    if not isinstance(conn, psycopg.Connection):
+        raise TypeError(f"conn: a psycopg.Connection is expected, not {type(conn).__name__}")
+
+
 def place(conn: Connection) -> Place:
     """Return which database *conn* is open to, as it was addressed; also once it is closed."""
     try:
@@ -108,6 +132,7 @@ def is_idle(conn: Connection) -> bool:
 
 def require_idle(conn: Connection) -> None:
     """Raise `OpenTransaction` unless *conn* is open and in no transaction."""
+    check_connection(conn)
     if not is_idle(conn):
         raise OpenTransaction(_STATUS[conn.info.transaction_status])
 

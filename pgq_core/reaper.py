@@ -1,20 +1,15 @@
 """Keep the table honest and small: reclaim expired leases, clean up what was kept long enough."""
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
-from psycopg import errors as pg
-
-from .db import Connection, require_idle, run
+from .db import REFUSALS, Connection, Row, batches, require_idle, run
 from .errors import OpenTransaction
 from .job import check_int, check_name
 
-logger = logging.getLogger(__name__)
-
 _BATCH = 1000
-_PATIENCE = 1000  # jobs that cannot be removed, before cleanup leaves it for the next time
 _MARGIN = timedelta(
     seconds=5
 )  # a batch of 10,000 takes well under a second; leave room for a slow one
@@ -42,18 +37,23 @@ def reclaim(conn: Connection, *, queue: str | None = None, limit: int = _BATCH) 
     if queue is not None:
         check_name("queue", queue)
     check_int("limit", limit, 1, 10_000)
-    rows = run(conn, "reclaim", queue=queue, limit=limit)
-    return [Reclaimed(id=i, status=status, attempts=n) for i, status, n in rows]
+    return _reclaimed(run(conn, "reclaim", queue=queue, limit=limit, skipped=0))
 
 
 def reclaim_all(conn: Connection, *, queue: str | None = None) -> list[Reclaimed]:
-    """Do as `reclaim`, in committed batches, until no expired lease is left."""
+    """Do as `reclaim`, in committed batches, until no expired lease is left.
+
+    A row that a trigger of the application's own refuses is passed by, with a log line.
+    """
     back: list[Reclaimed] = []
-    while batch := reclaim(conn, queue=queue):
-        back += batch
-        if len(batch) < _BATCH:
-            break
+    with suppress(*REFUSALS):  # logged; what is left is for the next time
+        for rows in batches(conn, "reclaim", _BATCH, queue=queue):
+            back += _reclaimed(rows)
     return back
+
+
+def _reclaimed(rows: Sequence[Row]) -> list[Reclaimed]:
+    return [Reclaimed(id=i, status=status, attempts=n) for i, status, n in rows]
 
 
 def cleanup(
@@ -88,18 +88,11 @@ def cleanup(
     require_idle(conn)
     if not conn.autocommit:
         raise OpenTransaction("not in autocommit mode")
-    kept = {"done": done, "failed": failed, "archive": archive}
-    total, skipped, batch = 0, 0, limit
-    while skipped < _PATIENCE and (time_left is None or time_left() > _MARGIN):
-        try:
-            [(count,)] = run(conn, "cleanup", limit=batch, skipped=skipped, **kept)
-        except (pg.IntegrityError, pg.RaiseException) as error:  # the application holds on to one
-            skipped += batch == 1
-            batch = max(1, batch // 10)
-            logger.warning("jobs not removed", extra={"skipped": skipped, "error": str(error)})
-            continue
-        total += count
-        if count < batch:
-            break
-        batch = min(limit, batch * 10)
+    removed = batches(conn, "cleanup", limit, done=done, failed=failed, archive=archive)
+    total = 0
+    with suppress(*REFUSALS):  # logged; what is left is for the next time
+        while time_left is None or time_left() > _MARGIN:
+            total += len(rows := next(removed, []))
+            if not rows:
+                break
     return total

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import psycopg
 
@@ -51,26 +51,13 @@ class Link:
         self._conn: Connection | None = None
         self._lock = threading.RLock()
 
-    def __enter__(self) -> Self:
-        """Connect, so that an unreachable database is said at once."""
-        try:
-            self._open()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the connection, whatever happened."""
-        self.close()
-
     def run(self, act: Callable[[Connection], T]) -> T:
         """Return what *act* does on the connection; do it again on a new one if it was lost."""
         until, pause = time.monotonic() + PATIENCE, 0.05
         while True:
             with self._lock:
                 try:
-                    return act(self._open())
+                    return act(self.open())
                 except LeaseLost:
                     raise
                 except psycopg.Error as error:
@@ -84,7 +71,8 @@ class Link:
             time.sleep(pause)
             pause = min(pause * 2, 1.0)
 
-    def _open(self) -> Connection:
+    def open(self) -> Connection:
+        """Return the connection, or make one; raises at once if the database is out of reach."""
         if self._conn is None or self._conn.closed:
             self._conn = None
             self._conn = self.connect()

@@ -10,6 +10,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 
@@ -35,6 +36,7 @@ RESERVE = timedelta(seconds=5)  # to settle, hand back and hand over before the 
 LONGEST = timedelta(minutes=15)  # a Lambda lives; who has more time left has no such end
 LEASE = timedelta(minutes=5)  # then
 ROUND = 5.0  # s of a drain without end, after which leases and cron slots are looked at again
+DEEP = 500  # claimed jobs, whose dead index entries are worth passing by
 MOST_HOPS = 3  # after so many, a worker that started nothing does not hand over
 GLANCE = 0.5  # s
 SLACK = 0.01  # s: so that what falls due at an instant is due after the wait
@@ -125,6 +127,7 @@ class _Drain:
     hop: int
     counts: Counter[str] = field(default_factory=Counter)
     held_until: float = 0.0  # by this process's monotonic clock
+    since: dict[int, datetime] = field(default_factory=dict)  # within a backlog, see claim.take
 
     def __post_init__(self) -> None:
         self.served = Served(queue=self.queue, where=None)
@@ -132,7 +135,8 @@ class _Drain:
 
     def run(self, woken_for: datetime | None) -> DrainReport:
         try:
-            with self.link:
+            with closing(self.link):
+                self.link.open()  # an unreachable database is said at once
                 self.link.run(check)
                 self.served.where = self.link.run(place)
                 self.follow(woken_for)
@@ -155,6 +159,7 @@ class _Drain:
 
     def wake(self, woken_for: datetime | None) -> None:
         """Clear the pending kick, committed before any claim; reclaim; enqueue due cron slots."""
+        self.since = {}
         self.link.run(lambda conn: queues.wake(conn, self.queue, woken_for))
         back = self.link.run(lambda conn: reaper.reclaim_all(conn, queue=self.queue))
         self.counts["reclaimed"] += len(back)
@@ -192,11 +197,19 @@ class _Drain:
         left = self.time_left()
         lease = left + GRACE if left <= LONGEST else LEASE
         self.held_until = time.monotonic() + lease.total_seconds()
-        jobs = self.link.run(
-            lambda conn: take(conn, self.queue, self.batch_size, lease, worker=self.worker_id)
-        )
+        deep = self.counts["claimed"] >= DEEP
+        jobs = self.take(lease, self.since if deep else {})
+        if not jobs and deep and self.since:
+            jobs = self.take(lease, {})
+        self.since |= {job.priority: job.run_at for job in jobs}
         self.counts["claimed"] += len(jobs)
         return jobs
+
+    def take(self, lease: timedelta, since: dict[int, datetime]) -> list[Job]:
+        queue, most, worker = self.queue, self.batch_size, self.worker_id
+        return self.link.run(
+            lambda conn: take(conn, queue, most, lease, worker=worker, since=since)
+        )
 
     def recruit(self, claimed: int) -> None:
         """Kick one more worker if this batch is full, more is due and the cap leaves room."""
@@ -212,6 +225,7 @@ class _Drain:
         in_time = True
         try:
             while todo and self.has_time_for(timedelta(0)):
+                self.put_suspect_first(todo)
                 todo = self.isolate(todo) if todo[0].crashed else todo
                 job = todo.pop(0)
                 if not self.has_time_for(self.timeout(job)):
@@ -226,8 +240,19 @@ class _Drain:
                 self.settler.release(todo)
         return in_time and not todo
 
+    def put_suspect_first(self, todo: list[Job]) -> None:
+        """Let the last of *todo* go first if it crashed and the next would leave it no time.
+
+        Behind every batch of a long backlog it would never be started.
+        """
+        suspect, its = todo[-1], self.timeout(todo[-1])
+        behind = its + self.timeout(todo[0])
+        if suspect.crashed and self.has_time_for(its) and not self.has_time_for(behind):
+            todo.insert(0, todo.pop())
+
     def isolate(self, todo: list[Job]) -> list[Job]:
         """Leave the first of *todo* alone: write what has finished, hand back the others."""
+        self.since = {}
         self.settler.release(todo[1:])
         self.settler.flush()
         return todo[:1]

@@ -1,5 +1,5 @@
 -- Purpose: delete up to `limit` finished jobs that have been kept long enough, or move them to pgq_core.jobs_archive;
---   return how many went. `skipped` of the oldest are passed by: the application refers to them.
+--   return which went. `skipped` of the oldest are passed by: the application refers to them.
 -- Invariant: never a queued or running job, never a finished one before its time; a job is in one of the two tables.
 -- Locks: FOR UPDATE SKIP LOCKED, oldest first: several cleanups share the work. Index: jobs_finished_idx, jobs_pkey.
 WITH old AS MATERIALIZED (
@@ -32,4 +32,4 @@ WITH old AS MATERIALIZED (
     WHERE %(archive)s::boolean
     ON CONFLICT DO NOTHING
 )
-SELECT count(*) FROM gone
+SELECT gone.id FROM gone

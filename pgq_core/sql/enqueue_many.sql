@@ -1,5 +1,6 @@
 -- Purpose: put many jobs in; return an id per new job with its place in the list (a conflict has none).
--- Invariant: as enqueue. The ids are drawn first, so that the answer can be matched to the question.
+-- Invariant: as enqueue. The ids are drawn first, so that the answer can be matched to the question; the keys are taken
+--   in their own order, so that two lists with the same ones do not wait for each other in a circle.
 -- Locks: the new rows only. Index: jobs_unique_idx.
 WITH given AS MATERIALIZED (
     SELECT nextval('pgq_core.jobs_id_seq') AS id, job.*
@@ -17,7 +18,7 @@ WITH given AS MATERIALIZED (
            CASE WHEN delay IS NULL THEN coalesce(run_at, now()) ELSE clock_timestamp() + delay END,
            priority, max_attempts, unique_key, headers
     FROM given
-    ORDER BY place
+    ORDER BY queue, unique_key, place
     ON CONFLICT (queue, unique_key) WHERE unique_key IS NOT NULL AND status IN ('queued', 'running')
     DO NOTHING
     RETURNING id

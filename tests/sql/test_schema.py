@@ -179,7 +179,7 @@ def test_every_instant_is_by_the_clock_of_the_database_or_was_given_by_the_calle
     settings = {"paused", "name", "checksum", "oldest_code", "max_workers"}
     settings |= {"archive", "skipped", "cron", "timezone", "in_code", "kept"}
     durations = {"lease", "delay", "done", "failed", "patience"}
-    asked_by_the_caller, read_from_the_database = {"run_at"}, {"at", "mark", "slot"}
+    asked_by_the_caller, read_from_the_database = {"run_at"}, {"at", "mark", "since", "slot"}
     read_from_the_database |= {"next", "next_at"}  # counted from its clock
     told_by_the_alarm = {"woken_for"}  # and therefore spent with a margin of a minute
     instants = asked_by_the_caller | read_from_the_database | told_by_the_alarm
