@@ -1,6 +1,8 @@
 """What every test may ask for: a real Postgres, and databases made in an instant."""
 
 import itertools
+import os
+import socket
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
@@ -13,6 +15,7 @@ from local.postgres import Server, postgres
 from local.process import Nursery
 from local.programs import EMBEDDED, postgres_programs, version_of
 from pgq_core.migrate import migrate
+from tests.endpoint import Cloud
 
 OLDEST = 15  # what Debian 12 has
 Connect = Callable[..., psycopg.Connection]
@@ -123,3 +126,26 @@ def wait_blocked(connect: Connect) -> Callable[[int], None]:
         pytest.fail(f"server process {pid} was not blocked within 10 s")
 
     return wait
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """Return the port of an endpoint that accepts and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    """Give credentials and a region, and a way to say which local port is AWS."""
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "eu-west-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    return lambda port: monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")

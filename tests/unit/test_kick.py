@@ -7,13 +7,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 from botocore import exceptions as aws
@@ -21,66 +18,11 @@ from pytest_mock import MockerFixture
 
 from pgq_core import kick as kick_module
 from pgq_core.kick import KICK_LIMIT, LambdaKick, LocalKick, NoKick
+from tests.endpoint import Cloud, Lambda, endpoint
+
+pytestmark = pytest.mark.usefixtures("cloud")
 
 SLACK = 0.3  # s: what a busy machine may add to the promised 2 s
-
-
-class Lambda(BaseHTTPRequestHandler):
-    """Answers each invoke as Lambda does: an empty body, the connection kept."""
-
-    protocol_version = "HTTP/1.1"
-    status = 202
-
-    def setup(self) -> None:
-        self.server.connections += 1  # type: ignore[attr-defined]
-        super().setup()
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        self.server.kinds.append(self.headers["x-amz-invocation-type"])  # type: ignore[attr-defined]
-        self.send_response(self.status)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextmanager
-def endpoint(handler: type[BaseHTTPRequestHandler] = Lambda) -> Iterator[Any]:
-    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.connections, server.kinds = 0, []
-    thread = threading.Thread(target=partial(server.serve_forever, poll_interval=0.02))
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.socket.close()
-
-
-@pytest.fixture
-def silent() -> Iterator[int]:
-    """Return the port of an endpoint that accepts and never answers."""
-    with socket.create_server(("127.0.0.1", 0), backlog=128) as server:
-        yield server.getsockname()[1]
-
-
-@pytest.fixture(autouse=True)
-def cloud(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Give credentials and a region, and a way to say which local port is AWS."""
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "eu-west-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_CONFIG_FILE": os.devnull,
-        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-    }.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    return lambda port: monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
 
 
 def client_error(code: str) -> aws.ClientError:
@@ -170,7 +112,7 @@ def test_an_endpoint_that_refuses_is_one_line_at_once(caplog: pytest.LogCaptureF
 
 
 def test_hook_02_the_first_kick_gives_up_on_a_silent_endpoint_within_two_seconds(
-    cloud: Callable[[int], None], silent: int, caplog: pytest.LogCaptureFixture
+    cloud: Cloud, silent: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     cloud(silent)
     answer, seconds = timed(partial(LambdaKick("shop-worker").kick, "default"))
@@ -180,13 +122,12 @@ def test_hook_02_the_first_kick_gives_up_on_a_silent_endpoint_within_two_seconds
 
 
 def test_an_answer_that_drips_is_given_up_within_two_seconds(
-    cloud: Callable[[int], None],
+    cloud: Cloud,
 ) -> None:
     stop = threading.Event()
 
     class Dripping(Lambda):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["content-length"]))
+        def answer(self) -> None:
             self.send_response(202)
             self.send_header("content-length", "100")
             self.end_headers()
@@ -221,7 +162,7 @@ def test_a_resolver_that_hangs_is_given_up_within_two_seconds(
 
 
 def test_hook_03_one_attempt_is_made_for_a_retry_would_wake_twice(
-    cloud: Callable[[int], None], caplog: pytest.LogCaptureFixture
+    cloud: Cloud, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Failing(Lambda):
         status = 500
@@ -234,7 +175,7 @@ def test_hook_03_one_attempt_is_made_for_a_retry_would_wake_twice(
 
 
 def test_kicks_share_the_one_connection_that_warm_opened_by_a_dry_run(
-    cloud: Callable[[int], None],
+    cloud: Cloud,
 ) -> None:
     with endpoint() as server:
         cloud(server.server_port)
