@@ -1,5 +1,6 @@
-"""What the cases share: the fixtures of the statements', the races' and the worker's tests."""
+"""What the cases share: the fixtures of statements, producers, races and workers."""
 
+from tests.producer.conftest import committed, kicks, mark, producer, watch
 from tests.race.conftest import at_once, background, blocked, isolation, job, locked, rows
 from tests.worker.conftest import drain, look, put, statements, tasks, value
 
@@ -7,14 +8,19 @@ __all__ = [
     "at_once",
     "background",
     "blocked",
+    "committed",
     "drain",
     "isolation",
     "job",
+    "kicks",
     "locked",
     "look",
+    "mark",
+    "producer",
     "put",
     "rows",
     "statements",
     "tasks",
     "value",
+    "watch",
 ]
