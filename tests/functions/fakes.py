@@ -1,4 +1,4 @@
-"""What stands in for Lambda: its context, its log, and a kick that only notes whom to wake."""
+"""What stands in for Lambda (context, log, kicks only noted), and looks at the database."""
 
 import io
 import json
@@ -6,10 +6,13 @@ import time
 from datetime import datetime
 from typing import Any
 
+import psycopg
 from aws_lambda_powertools.utilities.typing import LambdaContext
 from psycopg.conninfo import conninfo_to_dict
 
 WORKER_ARN = "arn:aws:lambda:eu-west-1:123456789012:function:queue-worker"
+SESSIONS = """select count(*) from pg_stat_activity
+    where datname = current_database() and application_name like 'pgq/%'"""
 
 
 def rds_secret(dsn: str, **other: str) -> str:
@@ -76,3 +79,17 @@ class Log:
 
     def of_level(self, level: str) -> list[dict[str, Any]]:
         return [line for line in self.lines if line["level"] == level]
+
+
+def one(conn: psycopg.Connection, query: str) -> Any:
+    row = conn.execute(query.encode()).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def sessions(conn: psycopg.Connection) -> int:
+    """Ours that are still there; a backend may outlive its client's close by an instant."""
+    until = time.monotonic() + 2
+    while (count := one(conn, SESSIONS)) and time.monotonic() < until:
+        time.sleep(0.01)
+    return int(count)

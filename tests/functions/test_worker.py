@@ -1,7 +1,6 @@
 """The worker function, called as Lambda calls it, against a real database."""
 
 import json
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,24 +13,7 @@ from functions import _runtime as runtime
 from functions import reaper, worker
 from pgq_core import DrainReport, Job, Snooze, Tasks, enqueue
 from pgq_core.errors import SchemaMismatch
-from tests.functions.fakes import FakeContext, Kicks, Log
-
-SESSIONS = """select count(*) from pg_stat_activity
-    where datname = current_database() and application_name like 'pgq/%'"""
-
-
-def one(conn: psycopg.Connection, query: str) -> Any:
-    row = conn.execute(query.encode()).fetchone()
-    assert row is not None
-    return row[0]
-
-
-def sessions(conn: psycopg.Connection) -> int:
-    """Ours that are still there; a backend may outlive its client's close by an instant."""
-    until = time.monotonic() + 2
-    while (count := one(conn, SESSIONS)) and time.monotonic() < until:
-        time.sleep(0.01)
-    return int(count)
+from tests.functions.fakes import SESSIONS, FakeContext, Kicks, Log, one, sessions
 
 
 @pytest.mark.parametrize(
