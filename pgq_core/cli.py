@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import wraps
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from textwrap import shorten
@@ -496,6 +497,8 @@ def main() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(terminal.Line("pgq-core: %(message)s"))
     logging.basicConfig(handlers=[handler])
+    if isinstance(sys.stdout, TextIOWrapper):  # of a locale that cannot write all there is
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = cli.main(prog_name="pgq-core", standalone_mode=False)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - each ends as one line

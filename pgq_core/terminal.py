@@ -53,6 +53,7 @@ _REMEDIES = {
     "OperationalError": "check that the database is up and named by DATABASE_URL or PG*",
 }
 _STYLES = {"done": "green", "ok": "green", "failed": "red", "fail": "red", "warn": "yellow"}
+_SENTENCES = {"error", "remedy", "seen", "why"}  # columns
 _LOG_FIELDS = {*vars(logging.makeLogRecord({})), "message", "asctime"}
 
 
@@ -180,19 +181,31 @@ def show(answer: Answer, *, as_json: bool) -> None:
 
 def _print_rows(console: Console, rows: Sequence[Answer]) -> None:
     """Print a table, or each row line by line where the terminal is too narrow for one."""
-    table = Table(*(name.replace("_", " ") for name in rows[0]), box=None, padding=(0, 1, 0, 0))
-    for row in rows:
-        table.add_row(*(_cell(name, value, "\\n") for name, value in row.items()))
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    columns = {name: [_cell(name, row[name], "\\n") for row in rows] for name in rows[0]}
+    for name, cells in columns.items():  # only sentences are broken into lines
+        least = None if name in _SENTENCES else max(cell.cell_len for cell in cells)
+        table.add_column(_label(name), min_width=least, no_wrap=bool(least), overflow="fold")
+    for shown in zip(*columns.values(), strict=True):
+        table.add_row(*shown)
     if not (console.is_terminal or "COLUMNS" in os.environ):
         console.width = WIDE  # a pipe has no width
-    least = console.measure(table, options=console.options.update(width=WIDE)).minimum
-    fits = least <= console.width
+    measured = console.measure(table, options=console.options.update(width=WIDE))
+    if measured.maximum + len(columns) <= console.width:
+        table.padding = (0, 2, 0, 0)
+    fits = measured.minimum <= console.width
     console.print(table if fits else Text("\n\n").join(map(_lines, rows)), soft_wrap=not fits)
 
 
+def _label(name: str) -> str:
+    return name.replace("_", " ")
+
+
 def _lines(row: Answer) -> Text:
-    lines = [(name.replace("_", " "), _cell(name, row[name], "\n" + " " * 16)) for name in row]
-    return Text("\n").join(Text(f"{name:<15} ") + value for name, value in lines)
+    indented = "\n" + " " * 16
+    return Text("\n").join(
+        Text(f"{_label(name):<15} ") + _cell(name, row[name], indented) for name in row
+    )
 
 
 def _cell(name: str, value: object, newline: str) -> Text:

@@ -258,6 +258,24 @@ def test_a_failed_job_is_logged_with_its_facts_and_no_failure_of_the_worker(run:
     assert "RuntimeError: no luck" in done.stderr
 
 
+def test_what_a_log_line_tells_of_a_job_steers_nothing(run: Run) -> None:
+    document(run("enqueue", "a\x1b[2Jb", "--json"))
+    done = run("worker", "--once", "--tasks=jobs:tasks")
+    assert r"task=a\x1b[2Jb" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_what_the_locale_cannot_write_is_escaped(run: Run) -> None:
+    document(run("enqueue", "grüß", "--json"))
+    assert r"gr\xfc\xdf" in run("jobs", "list", PYTHONIOENCODING="ascii").stdout
+
+
+def test_aws_is_imported_to_kick_only(run: Run) -> None:
+    quiet = run("enqueue", "greet", PYTHONPROFILEIMPORTTIME="1").stderr
+    loud = run("enqueue", "greet", "--kick=shop", PYTHONPROFILEIMPORTTIME="1").stderr
+    assert (" boto3\n" in quiet, " boto3\n" in loud) == (False, True)
+
+
 CHATTY = """
 import subprocess
 from pgq_core import Tasks
@@ -368,16 +386,29 @@ def test_a_table_that_does_not_fit_is_printed_line_by_line(run: Run, dsn: str) -
     assert "oldest seconds" in head
 
 
+@pytest.mark.parametrize("columns", range(80, 130, 5))
+def test_a_table_that_fits_cuts_nothing_and_breaks_sentences_only(
+    run: Run, dsn: str, columns: int
+) -> None:
+    document(run("cron", "add", "the nightly one", "30 2 * * 1-5", "send_report", "--json"))
+    shown = terminal(columns, dsn, "cron", "list")
+    assert "…" not in shown
+    assert re.search(r"\b30 2 \* \* 1-5 .*UTC", shown.replace("\n", " "))
+    assert len(shown.splitlines()) in (2, 9)
+    assert max(map(len, re.sub(r"\x1b\[\d*m", "", shown).splitlines())) <= columns
+
+
 def test_a_pipe_gets_no_colours_and_one_line_for_each_queue(
     run: Run, conn: psycopg.Connection
 ) -> None:
     name = "long-" * 39
-    for queue in ("[red]x[/]", "a\x1b[31mb", name):
+    for queue in ("[red]x[/]", "a\x1b[31mb\n:heart:", name):
         conn.execute("INSERT INTO pgq_core.queues (name) VALUES (%s)", [queue])
     shown = run("status").stdout
     assert "\x1b" not in shown
     assert sum(name in line for line in shown.splitlines()) == 1
     assert "[red]x[/]" in shown
+    assert r"a\x1b[31mb\n:heart:" in shown
     assert len(shown.splitlines()) == 4
 
 

@@ -77,6 +77,11 @@ def test_the_kick_after_adding_a_schedule_goes_to_its_queue(
     assert conn.execute("SELECT name FROM pgq_core.queues").fetchall() == [("q",)]
 
 
+def test_a_schedule_whose_payload_is_too_long_is_wrong_usage(run: Run) -> None:
+    payload = b'{"a": "' + b"x" * 300_000 + b'"}'
+    assert "at most 262144 are allowed" in the_error(run(*ADD, "-", stdin=payload), 2)
+
+
 @pytest.mark.parametrize("verb", ["pause", "resume", "remove"])
 def test_a_schedule_that_is_not_there_is_one_line_and_exit_1(run: Run, verb: str) -> None:
     assert "'nightly'" in the_error(run("cron", verb, "nightly"), 1)
@@ -111,6 +116,7 @@ def test_a_schedule_of_the_code_is_not_changed_by_hand(run: Run, conn: psycopg.C
         (["notify", "maybe"], "on"),
         (["doctor", "--suspend-after=soon"], "--suspend-after"),
         (["doctor", "--tasks=nowhere:tasks"], "nowhere"),
+        (["doctor", "--worker-timeout=7"], "--worker-timeout"),
     ],
 )
 def test_wrong_usage_is_one_line_that_names_it_and_exit_2(

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from pgq_core.cli import cli
+from tests.architecture.project import ROOT
 from tests.cli.shell import SECRET, Run, the_error
 
 #: Arguments that their type does not tell.
@@ -147,6 +148,12 @@ def test_a_bad_value_of_any_parameter_is_no_surprise(here: Run, path: tuple[str,
     for param in command(path).params:
         for bad in BAD if not getattr(param, "is_flag", False) else ():
             answered(here(*typed(path, **{str(param.name): bad})))
+
+
+@every_command
+def test_the_page_of_the_command_line_names_it(path: tuple[str, ...]) -> None:
+    page = (ROOT / "docs/cli.md").read_text()
+    assert re.search(rf"`{' '.join(path)}[ `]", page)
 
 
 @every_command
