@@ -9,9 +9,25 @@ import pytest
 
 from local.pgbouncer import pgbouncer
 from local.postgres import Server
-from pgq_core import Context, Discard, DrainReport, Job, Retry, Snooze, Tasks, enqueue, fence, work
+from pgq_core import (
+    Context,
+    Discard,
+    DrainReport,
+    Job,
+    NewJob,
+    Retry,
+    Snooze,
+    Tasks,
+    enqueue,
+    fence,
+    work,
+)
 from pgq_core.claim import claim
+from pgq_core.enqueue import enqueue_many
 from pgq_core.reaper import reclaim
+from tests.cases.gate import OPEN, trigger
+from tests.conftest import Connect
+from tests.sql.conftest import Background
 from tests.sql.rows import Rows
 from tests.worker.fakes import Drain, Look, Put
 
@@ -46,6 +62,19 @@ def test_ack_07_a_statement_that_failed_and_was_passed_over_fails_its_attempt_al
     assert drain() == DrainReport(claimed=2, done=1, retried=1)
     assert str(look(bad).last_error).startswith("InFailedSqlTransaction")
     assert (look(bad).status, look(good).status) == ("queued", "done")
+
+
+def test_ack_12_two_lists_of_the_same_keys_do_not_wait_for_each_other_in_a_circle(
+    connect: Connect, rows: Rows, blocked: Background, holder: psycopg.Connection
+) -> None:
+    """Whatever order they are given in; both have begun before the first can end."""
+    rows.conn.execute(trigger("INSERT", "NEW.unique_key = 'c'"))
+    lists = [[NewJob("t", {}, unique_key=key) for key in keys] for keys in ("acbd", "bdac")]
+    begun = [blocked(enqueue_many, connect(), some) for some in lists]
+    holder.execute(OPEN)
+    first, second = (future.result(timeout=10) for future in begun)
+    assert [one.inserted for one in first] == [True] * 4
+    assert [one.inserted for one in second] == [False] * 4
 
 
 REFUSALS = {
@@ -100,6 +129,7 @@ def test_ack_14_what_a_handler_sets_for_its_transaction_reaches_nobody_behind_a_
         with ctx.transaction() as own:
             own.execute("SET LOCAL statement_timeout = '5s'; SET LOCAL search_path = pg_catalog")
             own.execute("SET LOCAL TimeZone = 'Asia/Kathmandu'; SET LOCAL DateStyle = 'German'")
+            assert own.execute("SHOW TimeZone").fetchone() == ("Asia/Kathmandu",)
 
     for task in ("sets", "sets", "fails"):
         enqueue(conn, task, {})

@@ -6,11 +6,13 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from pgq_core import Job, fence
+from pgq_core import Job, NoKick, Tasks, fence
 from pgq_core.claim import claim
 from pgq_core.reaper import reclaim
+from pgq_core.worker import DEEP
 from tests.conftest import Connect
 from tests.sql.rows import Rows
+from tests.worker.fakes import Drain, Statements, TimeLeft
 
 MINUTE = timedelta(minutes=1)
 FAILING, GOOD, BATCH, ROUNDS = 50, 50, 10, 12
@@ -43,6 +45,32 @@ def test_clm_02_what_fails_again_and_again_goes_behind_what_waits(
                 fence.complete(conn, [job])
         conn.execute("UPDATE pgq_core.jobs SET run_at = run_at - interval '1 hour'")  # time passes
     assert rows.statuses() == ["queued"] * len(failing) + ["done"] * len(good)
+
+
+@pytest.mark.parametrize("suspects", [1, 2])
+def test_clm_02_a_job_that_crashed_is_started_however_long_the_backlog(
+    suspects: int, tasks: Tasks, rows: Rows, drain: Drain
+) -> None:
+    """It runs alone, behind its batch: but not behind every batch that there is."""
+    left, started = TimeLeft(0), []
+
+    @tasks.handler("suspect", timeout=timedelta(seconds=30))
+    def suspect(job: Job) -> None:
+        started.append(job.id)
+        assert rows.statuses().count("running") == 1
+        left.seconds -= 30
+
+    @tasks.handler("slow", timeout=timedelta(seconds=10))
+    def slow(_job: Job) -> None:
+        left.seconds -= 10
+
+    ids = rows.add(suspects, task="suspect", attempts=1, crashed=1)
+    rows.add(100, task="slow")
+    for _ in range(suspects):
+        left.seconds = 118
+        drain(time_left=left)
+    assert sorted(started) == ids
+    assert "queued" in rows.statuses()
 
 
 class Entries:
@@ -90,3 +118,17 @@ def test_clm_05_a_claim_walks_past_what_was_done_under_an_old_snapshot_until_vac
     old_snapshot.rollback()
     conn.execute("VACUUM pgq_core.jobs")
     assert cost() <= 2 * BATCH
+
+
+@pytest.mark.usefixtures("old_snapshot")
+def test_clm_05_a_drain_does_not_walk_again_and_again_past_what_it_has_done(
+    connect: Connect, rows: Rows, drain: Drain, statements: Statements
+) -> None:
+    """From one claim to the next: but for the first of them, and the last, which finds nothing."""
+    entries, read, batch = Entries(connect()), [], 50
+    for _ in range(PASSED // batch):
+        rows.add(batch, task="ok")
+    statements.before["claim"] = lambda: read.append(entries.read_by(drain.worker.opened[-1]))
+    assert drain(batch_size=batch, kick=NoKick()).done == PASSED
+    assert len(read) > PASSED // batch
+    assert max(read[DEEP // batch + 2 : -2]) <= 2 * batch

@@ -12,6 +12,7 @@ from pgq_core import DrainReport, Job, Tasks, db, fence, migrate, queues, work
 from pgq_core import worker as product
 from pgq_core.claim import claim
 from pgq_core.reaper import cleanup, reclaim, reclaim_all
+from tests.cases.gate import OPEN, SHUT, WAIT, trigger
 from tests.conftest import Connect
 from tests.race.conftest import AtOnce
 from tests.sql.conftest import Background
@@ -24,9 +25,6 @@ EXPIRED = 3_000  # leases; the reaper's batches are of 1,000
 OLD = 10_000  # finished jobs
 DEAD: dict[str, Any] = {"status": "running", "attempts": 1, "locked_until": "2020-01-01Z"}
 
-# An advisory lock is the gate at which a statement of the reaper is made to wait.
-SHUT, OPEN = "SELECT pg_advisory_lock(1)", "SELECT pg_advisory_unlock(1)"
-WAIT = "PERFORM pg_advisory_lock_shared(1); PERFORM pg_advisory_unlock_shared(1);"
 # Between the snapshot of the statement and its lock of a row: the policy is asked first.
 POLICY = f"""
     CREATE ROLE watched;
@@ -35,19 +33,6 @@ POLICY = f"""
     CREATE FUNCTION gate() RETURNS boolean LANGUAGE plpgsql AS 'BEGIN {WAIT} RETURN true; END';
     CREATE POLICY gate ON pgq_core.jobs USING (gate());
     ALTER TABLE pgq_core.jobs ENABLE ROW LEVEL SECURITY"""
-# In the middle of what it writes.
-TRIGGER = f"""
-    CREATE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN {WAIT} RETURN NEW; END';
-    CREATE TRIGGER gate BEFORE UPDATE ON pgq_core.jobs FOR EACH ROW WHEN (NEW.id = {{job_id}})
-        EXECUTE FUNCTION gate()"""
-
-
-@pytest.fixture
-def holder(connect: Connect) -> psycopg.Connection:
-    """A session that has shut the gate."""
-    conn = connect()
-    conn.execute(SHUT)
-    return conn
 
 
 @pytest.fixture
@@ -145,7 +130,7 @@ def test_lse_10_what_a_killed_reaper_has_not_committed_is_left_to_the_next_two(
     at_once: AtOnce,
 ) -> None:
     ids, victim = rows.add(EXPIRED, **DEAD), connect()
-    conn.execute(TRIGGER.format(job_id=ids[EXPIRED // 2]).encode())
+    conn.execute(trigger("UPDATE", f"NEW.id = {ids[EXPIRED // 2]}"))
     killed = blocked(reclaim_all, victim)
     conn.execute("SELECT pg_terminate_backend(%s, 10000)", [victim.info.backend_pid])
     with pytest.raises(psycopg.OperationalError):
@@ -183,7 +168,7 @@ def test_lse_12_a_restart_in_the_middle_of_a_recovery_strands_no_job(
         ids = rows.add(EXPIRED, **DEAD)
         rows.add(10)
         held = claim(conn, "default", 10, MINUTE)
-        conn.execute(TRIGGER.format(job_id=ids[EXPIRED // 2]).encode())
+        conn.execute(trigger("UPDATE", f"NEW.id = {ids[EXPIRED // 2]}"))
         holder.execute(SHUT)
         cut = background(reclaim_all, reaper)
         waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'"
