@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ pytestmark = [
 
 SOON = 10  # s: an invocation, cold, on a busy machine
 TIMEOUT = 15  # s, the worker's
+TICK = 10  # s, the emulator's look at its schedules
 BURST, THREADS = 1_000, 8
 BACKLOG, HOPS = 2_000, 16
 
@@ -196,6 +197,25 @@ def test_hook_08_a_lost_kick_costs_until_the_sweep_when_nobody_commits(
     faults.put(queue, 0, kick=FaultyKick(faults.kick, times=0))
     faults.sweep()
     assert faults.count(queue, "done") == 1
+
+
+def test_hook_08_the_schedule_itself_starts_what_no_kick_did(faults: Faults, queue: str) -> None:
+    """Bound: the sweep's period. This is the stack's own schedule, but for its time."""
+    scheduler, group = faults.stack.cloud.client("scheduler"), "faults-alarms"
+    found = scheduler.list_schedules(GroupName=group)["Schedules"]
+    schedules = [scheduler.get_schedule(Name=one["Name"], GroupName=group) for one in found]
+    [sweep] = [one for one in schedules if one["Target"].get("Input") == '{"queue": "*"}']
+    assert sweep["State"] == "ENABLED"
+    faults.put(queue, 0, kick=FaultyKick(faults.kick, times=0))
+    scheduler.create_schedule(
+        Name="sweep-now",
+        GroupName=group,
+        ScheduleExpression=f"at({datetime.now(UTC):%Y-%m-%dT%H:%M:%S})",
+        FlexibleTimeWindow=sweep["FlexibleTimeWindow"],
+        Target=sweep["Target"],
+        ActionAfterCompletion="DELETE",
+    )
+    faults.done(queue, 1, seconds=SOON + TICK)
 
 
 def test_hook_03_a_doubled_kick_costs_an_empty_claim(faults: Faults, queue: str) -> None:
