@@ -22,7 +22,7 @@ CHECKLIST = {
     ),
     "A reaper for expired leases; retries capped by max_attempts": (
         "tests/sql/test_reaper.py::test_an_expired_lease_is_put_back_as_a_crash",
-        "tests/sql/test_reaper.py::test_a_crash_of_the_last_attempt_fails_the_job",
+        "tests/sql/test_reaper.py::test_lse_09_a_crash_of_the_last_attempt_fails_the_job",
     ),
     "LISTEN on a direct connection, notifications as hints, a fallback poll": (
         "tests/listen/test_listener.py::test_behind_a_pooler_and_without_the_trigger_it_says_so",

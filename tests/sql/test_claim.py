@@ -221,7 +221,7 @@ def test_a_claim_works_whatever_the_connection_makes_of_rows(connect: Connect, r
         "standard_conforming_strings=off",
     ],
 )
-def test_no_default_of_a_role_or_a_database_matters(
+def test_ack_14_no_default_of_a_role_or_a_database_matters(
     connect: Connect, rows: Rows, setting: str
 ) -> None:
     """A lease whose row cannot be read is lost, and so is that of the next claim."""

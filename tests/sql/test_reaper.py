@@ -86,7 +86,9 @@ def test_a_reclaimed_job_waits_as_long_as_a_failed_one(
     assert seconds - 5 < rows.seconds_to(job_id) <= seconds
 
 
-def test_a_crash_of_the_last_attempt_fails_the_job(conn: psycopg.Connection, rows: Rows) -> None:
+def test_lse_09_a_crash_of_the_last_attempt_fails_the_job(
+    conn: psycopg.Connection, rows: Rows
+) -> None:
     rows.add(max_attempts=3, attempts=2)
     [job] = claim(conn, "default", 1, MINUTE)
     rows.expire(job)

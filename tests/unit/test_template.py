@@ -128,6 +128,13 @@ def test_what_a_parameter_allows_the_setting_allows(template: dict[str, Any], bo
     Settings.from_env(environ)
 
 
+def test_lse_05_the_lease_and_the_timeout_come_from_one_parameter(template: dict[str, Any]) -> None:
+    """A lease is what is left of the invocation; which tasks fit into one, the variable says."""
+    function = template["Resources"]["WorkerFunction"]["Properties"]
+    variables = template["Globals"]["Function"]["Environment"]["Variables"]
+    assert function["Timeout"] == variables["PGQ_WORKER_TIMEOUT"] == {"Ref": "WorkerTimeout"}
+
+
 def test_lam_15_retries_are_set_for_the_qualifier_that_is_kicked(expanded: dict[str, Any]) -> None:
     configs = {
         config["FunctionName"]["Ref"]: config

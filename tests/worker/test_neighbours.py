@@ -258,13 +258,25 @@ def test_a_row_locked_elsewhere_does_not_outlast_the_invocation(
 def test_clm_08_an_unknown_task_is_put_off_and_its_neighbours_run(
     put: Put, drain: Drain, look: Look, value: Value, caplog: pytest.LogCaptureFixture
 ) -> None:
-    unknown, known = put("of a newer release", max_attempts=1), put()
-    assert drain() == DrainReport(claimed=2, done=1, snoozed=1)
-    assert look(known).status == "done"
+    unknown, *known = put("of a newer release", max_attempts=1), *(put() for _ in range(5))
+    assert drain() == DrainReport(claimed=6, done=5, snoozed=1)
+    assert {look(job).status for job in known} == {"done"}
     assert (look(unknown).status, look(unknown).attempt) == ("queued", 0)
     wait = "SELECT extract(epoch FROM run_at - now())::float FROM pgq_core.jobs WHERE id = %s"
     assert value(wait, unknown.id) == pytest.approx(60, abs=5)
     assert "unknown task" in caplog.messages
+
+
+def test_clm_08_an_unknown_task_is_done_by_the_first_worker_that_knows_it(
+    conn: psycopg.Connection, tasks: Tasks, put: Put, drain: Drain, look: Look, value: Value
+) -> None:
+    job = put("of a newer release", max_attempts=1)
+    assert drain() == DrainReport(claimed=1, snoozed=1)
+    tasks.handler("of a newer release")(lambda _job: None)
+    age_leases(conn)
+    assert drain() == DrainReport(claimed=1, done=1)
+    assert (look(job).status, look(job).attempt) == ("done", 1)
+    assert value("SELECT unknown_since IS NULL FROM pgq_core.jobs")
 
 
 def test_an_unknown_task_ends_failed_after_a_day(

@@ -1,6 +1,7 @@
 """What a handler returns or raises, and what becomes of its job."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -44,7 +45,10 @@ def due_in(value: Value) -> Callable[[Enqueued], float]:
 
 @pytest.mark.parametrize(
     "result",
-    [None, 7, "a\x00b", {1, 2}, Decimal("NaN"), datetime.now(UTC), object(), ValueError("a value")],
+    [
+        *[None, 7, "a\x00b", {1, 2}, Decimal("NaN"), math.nan, datetime.now(UTC), object()],
+        ValueError("a value"),
+    ],
     ids=lambda value: type(value).__name__,
 )
 def test_ack_05_whatever_else_a_handler_returns_means_done(
