@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from bench.clock import SHADOW, Plain, Skipping
-from bench.report import END, START, TIMEOUTS, Burst, Day, Way, machine, page, plot
+from bench.machine import machine
+from bench.report import END, START, TIMEOUTS, Burst, Day, Way, page, plot
 from bench.rule import Monitor
 from bench.trace import CRON, Commit, read
 from bench.ways import Ears, Stack, Watched
@@ -37,8 +38,6 @@ SELECT pg_terminate_backend(pid)
 FROM pg_stat_activity
 WHERE backend_type = 'client backend' AND usename <> 'postgres' AND datname = current_database()
 """
-RATES = {1: 20, 10: 12, 50: 8, 200: 6}  # commits a second, for how many seconds
-
 
 WAYS = (
     Way(name="poll each second", resident="poll"),

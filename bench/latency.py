@@ -7,7 +7,6 @@ takes by itself. `make bench-latency` prints the table and writes docs/benchmark
 import io
 import json
 import os
-import platform
 import socket
 import statistics
 import sys
@@ -16,12 +15,12 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
+from bench.machine import machine
 from local.ministack import Cloud, ministack
 from local.postgres import Server, postgres
 from local.sam import RUNTIME, build_and_deploy
@@ -245,19 +244,6 @@ def measure(on: Bench) -> dict[str, Row]:
     return rows
 
 
-def machine(conn: psycopg.Connection[Any]) -> str:
-    """Say what it ran on."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    models = (line.partition(": ")[2] for line in lines if line.startswith("model name"))
-    model = next(models, platform.machine())
-    [(postgres_version,)] = conn.execute("SHOW server_version").fetchall()
-    return (
-        f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores ({model}, "
-        f"load {os.getloadavg()[0]:.1f}), Python {platform.python_version()}, "
-        f"PostgreSQL {postgres_version}, MiniStack"
-    )
-
-
 PAGE = """# From a commit to its handler
 
 `make bench-latency`: {samples} jobs, one after the other, through the deployed stack on the
@@ -308,7 +294,8 @@ def main() -> None:
     """Measure, print the page and write it."""
     with postgres(durable=True) as server, bench(server) as on:
         rows = measure(on)
-        text = page(rows, machine(on.conn))
+        [(version,)] = on.conn.execute("SHOW server_version").fetchall()
+        text = page(rows, f"{machine(version)}, MiniStack")
     TABLE.parent.mkdir(exist_ok=True)
     TABLE.write_text(text)
     sys.stdout.write(text)

@@ -1,12 +1,9 @@
 """The page of the documents: tables, goals and the plot, from what was played."""
 
-import os
-import platform
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Self
 
 from bench.rule import awake, spans
@@ -222,17 +219,6 @@ it that somebody looks when those end.
   ACU-hour (an open connection alone keeps Aurora awake: not in the rule); Lambda arm64 256 MB at
   $0.0000133334 per GB-s and $0.20 a million; what stays up, a t4g.micro at $0.016 an hour.
 """
-
-
-def machine(version: str) -> str:
-    """Say what it ran on."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    models = (line.partition(": ")[2] for line in lines if line.startswith("model name"))
-    model = next(models, platform.machine())
-    return (
-        f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores ({model}, "
-        f"load {os.getloadavg()[0]:.1f}), Python {platform.python_version()}, PostgreSQL {version}"
-    )
 
 
 def times(busy: Played, played: Played, timeout: int, kick: int = -2) -> float:

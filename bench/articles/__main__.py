@@ -21,7 +21,7 @@ from bench.articles import first, ours, second
 from bench.articles.lab import Experiment, Finding, Lab, value
 from bench.articles.place import scratch
 from bench.articles.report import Row, page, show, show_checklist
-from bench.report import machine
+from bench.machine import machine
 from local.postgres import postgres
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks" / "articles.md"
