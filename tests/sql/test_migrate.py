@@ -132,6 +132,19 @@ def test_migrators_that_start_at_once_agree_under_any_isolation(
     assert sorted(applied) == NAMES
 
 
+def test_mig_01_of_many_that_bring_a_schema_forward_at_once_one_does(
+    conn: psycopg.Connection, connect: Connect, next_code: Code, background: Background
+) -> None:
+    next_code(NEXT)
+    conn.execute(f"SELECT pg_advisory_lock({LOCK})".encode())
+    migrators = [background(migrate, connect()) for _ in range(5)]
+    open_the_door(conn, 5)
+    applied = [migrator.result(timeout=30) for migrator in migrators]
+    assert sorted(applied) == [[]] * 4 + [[NEXT.name]]
+    assert ledger(conn) == [*NAMES, NEXT.name]
+    assert migrate(conn) == []
+
+
 def test_a_migration_that_fails_leaves_nothing_behind(
     conn: psycopg.Connection, next_code: Code
 ) -> None:
@@ -187,7 +200,25 @@ def test_no_search_path_matters(empty_dsn: str) -> None:
         assert enqueue(conn, "t", {}).inserted
 
 
-def test_a_role_without_rights_gets_the_error_of_the_driver_and_changes_nothing(
+def test_mig_05_a_migrator_needs_no_right_on_the_schema_public(
+    empty: psycopg.Connection, empty_dsn: str
+) -> None:
+    """PostgreSQL 15 gives none to create there; here it has none at all."""
+    database = empty.info.dbname
+    empty.execute("CREATE ROLE pgq_migrator LOGIN")
+    try:
+        empty.execute(f"GRANT CREATE ON DATABASE {database} TO pgq_migrator")
+        empty.execute("REVOKE ALL ON SCHEMA public FROM PUBLIC")
+        dsn = empty_dsn.replace("postgres@", "pgq_migrator@")
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            assert migrate(conn) == NAMES
+            assert enqueue(conn, "t", {}).inserted
+            assert migrate(conn) == []
+    finally:
+        empty.execute("DROP OWNED BY pgq_migrator; DROP ROLE pgq_migrator")
+
+
+def test_mig_05_a_role_without_rights_gets_the_error_of_the_driver_and_changes_nothing(
     empty: psycopg.Connection, empty_dsn: str
 ) -> None:
     empty.execute("CREATE ROLE pgq_reader LOGIN")
@@ -252,7 +283,7 @@ def test_a_migration_that_was_applied_with_another_text_is_refused(
         act(conn)
 
 
-def test_a_schema_older_than_the_code_says_what_is_missing_until_it_is_migrated(
+def test_mig_03_a_schema_older_than_the_code_says_what_is_missing_until_it_is_migrated(
     conn: psycopg.Connection, next_code: Code
 ) -> None:
     next_code(NEXT)
@@ -262,7 +293,7 @@ def test_a_schema_older_than_the_code_says_what_is_missing_until_it_is_migrated(
     check(conn)
 
 
-def test_a_newer_schema_that_allows_this_code_is_no_hindrance(
+def test_mig_03_a_newer_schema_that_allows_this_code_is_no_hindrance(
     conn: psycopg.Connection, next_code: Code, this_code: Callable[[], None]
 ) -> None:
     next_code(NEXT)

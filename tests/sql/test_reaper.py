@@ -389,12 +389,17 @@ def test_a_locked_job_stays_for_the_next_cleanup(
     [
         """CREATE TABLE orders (job_id bigint REFERENCES pgq_core.jobs);
            INSERT INTO orders SELECT id FROM pgq_core.jobs WHERE id IN (3, 17)""",
+        """CREATE TABLE orders (job_id bigint REFERENCES pgq_core.jobs ON DELETE RESTRICT);
+           INSERT INTO orders SELECT id FROM pgq_core.jobs WHERE id IN (3, 17)""",
+        """CREATE TABLE orders (job_id bigint REFERENCES pgq_core.jobs
+               DEFERRABLE INITIALLY DEFERRED);
+           INSERT INTO orders SELECT id FROM pgq_core.jobs WHERE id IN (3, 17)""",
         """CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS
                'BEGIN RAISE EXCEPTION ''an order needs it''; END';
            CREATE TRIGGER keep BEFORE DELETE ON pgq_core.jobs FOR EACH ROW
                WHEN (OLD.id IN (3, 17)) EXECUTE FUNCTION keep()""",
     ],
-    ids=["foreign key", "trigger"],
+    ids=["foreign key", "restrict", "deferred", "trigger"],
 )
 def test_mig_08_a_job_that_the_application_holds_on_to_keeps_no_other(
     conn: psycopg.Connection,
