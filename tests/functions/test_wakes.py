@@ -18,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from functions import _runtime as runtime
 from functions import reaper, worker
-from pgq_core import DrainReport, Job, NewJob, Tasks, enqueue, enqueue_many, work
+from pgq_core import Context, DrainReport, Job, NewJob, Tasks, enqueue, enqueue_many, work
 from tests.conftest import Connect
 from tests.functions.fakes import Alarms, FakeContext, one, sessions
 from tests.worker.fakes import until
@@ -28,6 +28,8 @@ DOUBLED = 60  # jobs of an event that comes twice
 STALE = 50  # wakes on an empty queue
 BURST, JOBS, CONNECTIONS = 50, 200, 10  # wakes at once, on what they find, within which limit
 RESUME = 0.3  # s that the database takes to wake
+
+Few = Callable[[int], object]
 
 NOTHING = {"default": asdict(DrainReport())}
 
@@ -95,11 +97,11 @@ def test_lam_07_the_two_sweeps_of_an_empty_queue_cost_two_connections(
 
 
 @pytest.fixture
-def few(conn: psycopg.Connection, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the functions have a few connections to the database at a time."""
-    conn.execute(f"CREATE ROLE few LOGIN CONNECTION LIMIT {CONNECTIONS} IN ROLE postgres")
+def few(conn: psycopg.Connection, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Few]:
+    """Let the functions have as many connections to the database at a time."""
+    conn.execute("CREATE ROLE few LOGIN IN ROLE postgres")
     monkeypatch.setenv("DATABASE_URL", make_conninfo(dsn, user="few"))
-    yield
+    yield lambda limit: conn.execute(f"ALTER ROLE few CONNECTION LIMIT {limit}")
     conn.execute("DROP ROLE few")
 
 
@@ -129,10 +131,10 @@ class Burst:
                 self.refusals_ended.set()
 
 
-@pytest.mark.usefixtures("few")
 def test_lam_08_a_burst_over_the_limit_of_connections_does_all_jobs_once(
-    conn: psycopg.Connection, tasks: Tasks, opened: list[str]
+    conn: psycopg.Connection, tasks: Tasks, opened: list[str], few: Few
 ) -> None:
+    few(CONNECTIONS)
     enqueue_many(conn, [NewJob("hold", {})] * JOBS)
     burst = Burst(tasks)
     with ThreadPoolExecutor(BURST) as pool:
@@ -142,6 +144,23 @@ def test_lam_08_a_burst_over_the_limit_of_connections_does_all_jobs_once(
     assert all("too many connections" in message for message in burst.refused)
     assert statuses(conn) == {"done": JOBS}
     assert len(burst.ran) == len(set(burst.ran)) == JOBS
+
+
+def test_lam_08_a_handler_without_a_connection_of_its_own_is_tried_again_alone(
+    conn: psycopg.Connection, tasks: Tasks, context: FakeContext, few: Few
+) -> None:
+    @tasks.handler("writes")
+    def writes(_job: Job, ctx: Context) -> None:
+        with ctx.transaction() as own:
+            own.execute("SELECT 1")
+
+    tasks.handler("ok")(lambda _: None)
+    few(1)
+    enqueue_many(conn, [NewJob("writes", {}), NewJob("ok", {})])
+    report = worker.handler({"queue": "default"}, context)["default"]
+    assert (report["done"], report["retried"]) == (1, 1)
+    error = one(conn, "SELECT last_error FROM pgq_core.jobs WHERE task = 'writes'")
+    assert "too many connections" in error
 
 
 # --- before the database is awake ---
