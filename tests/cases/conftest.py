@@ -1,8 +1,12 @@
 """What the cases share: the fixtures of statements, producers, races and workers."""
 
+from collections.abc import Iterator
+
 import psycopg
 import pytest
 
+from local.postgres import Server, postgres
+from pgq_core import migrate
 from tests.cases.gate import SHUT
 from tests.conftest import Connect
 from tests.producer.conftest import committed, kicks, mark, producer, watch
@@ -37,3 +41,12 @@ def holder(connect: Connect) -> psycopg.Connection:
     conn = connect()
     conn.execute(SHUT)
     return conn
+
+
+@pytest.fixture(scope="session")
+def own(pytestconfig: pytest.Config) -> Iterator[Server]:
+    """A server with a migrated database, which a test may restart."""
+    with postgres(pytestconfig.getoption("--pg")) as started:
+        with psycopg.connect(started.dsn(), autocommit=True) as conn:
+            migrate(conn)
+        yield started

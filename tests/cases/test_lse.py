@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from local.postgres import Server, postgres
-from pgq_core import DrainReport, Job, Tasks, db, fence, migrate, queues, work
+from local.postgres import Server
+from pgq_core import DrainReport, Job, Tasks, db, fence, queues, work
 from pgq_core import worker as product
 from pgq_core.claim import claim
 from pgq_core.reaper import cleanup, reclaim, reclaim_all
@@ -142,15 +142,6 @@ def test_lse_10_what_a_killed_reaper_has_not_committed_is_left_to_the_next_two(
     taken = [one.id for batch in at_once(reclaim_all, reclaim_all) for one in batch]
     assert sorted([*back, *taken]) == ids
     assert {(row["status"], row["crashed"]) for row in rows.all()} == {("queued", 1)}
-
-
-@pytest.fixture(scope="module")
-def own(pytestconfig: pytest.Config) -> Iterator[Server]:
-    """A server with a migrated database, which a test may restart."""
-    with postgres(pytestconfig.getoption("--pg")) as started:
-        with psycopg.connect(started.dsn(), autocommit=True) as conn:
-            migrate(conn)
-        yield started
 
 
 def test_lse_12_a_restart_in_the_middle_of_a_recovery_strands_no_job(
