@@ -185,7 +185,7 @@ def _print_rows(console: Console, rows: Sequence[Answer]) -> None:
     columns = {name: [_cell(name, row[name], "\\n") for row in rows] for name in rows[0]}
     for name, cells in columns.items():  # only sentences are broken into lines
         least = None if name in _SENTENCES else max(cell.cell_len for cell in cells)
-        table.add_column(_label(name), min_width=least, no_wrap=bool(least), overflow="fold")
+        table.add_column(_label(name), min_width=least, overflow="fold")
     for shown in zip(*columns.values(), strict=True):
         table.add_row(*shown)
     if not (console.is_terminal or "COLUMNS" in os.environ):

@@ -11,6 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from pgq_core.terminal import show
 from tests.cli.shell import (
     COMMAND,
     SECRET,
@@ -396,6 +397,16 @@ def test_a_table_that_fits_cuts_nothing_and_breaks_sentences_only(
     assert re.search(r"\b30 2 \* \* 1-5 .*UTC", shown.replace("\n", " "))
     assert len(shown.splitlines()) in (2, 9)
     assert max(map(len, re.sub(r"\x1b\[\d*m", "", shown).splitlines())) <= columns
+
+
+def test_a_long_word_beside_another_sentence_is_folded_not_cut(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    row = {"seen": "one two three four five six seven eight", "remedy": "z" * 30}
+    show({"findings": [row]}, as_json=False)
+    shown = capsys.readouterr().out
+    assert (shown.count("z"), "…" in shown) == (30, False)
 
 
 def test_a_pipe_gets_no_colours_and_one_line_for_each_queue(
