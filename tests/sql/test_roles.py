@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg.errors import InsufficientPrivilege
 
-from pgq_core import NewJob, NoAlarm, Producer, Tasks, queues, reaper, schedules, work
+from pgq_core import NewJob, NoAlarm, Producer, Tasks, enqueue, queues, reaper, schedules, work
 from pgq_core.db import statement
 from pgq_core.migrate import check
 from tests.conftest import Connect
@@ -144,3 +144,12 @@ def test_mig_05_the_three_do_the_whole_work_of_a_deployment(
     conn.execute("UPDATE pgq_core.jobs SET finished_at = now() - interval '9 days'")
     assert reaper.reclaim_all(keeper) == []
     assert reaper.cleanup(keeper, archive=True) == 2
+
+
+def test_mig_05_an_enqueue_that_row_security_forbids_says_so(
+    as_member: As, conn: psycopg.Connection
+) -> None:
+    """What a worker is not shown it cannot tell from what is not there: that, the doctor says."""
+    conn.execute("ALTER TABLE pgq_core.jobs ENABLE ROW LEVEL SECURITY")
+    with pytest.raises(InsufficientPrivilege, match='row-level security policy for table "jobs"'):
+        enqueue(as_member("pgq_producer"), "t", {})
