@@ -19,7 +19,7 @@ import psycopg
 import pytest
 
 from examples.signups.stage import Stack
-from local.ministack import ministack
+from local.ministack import Cloud, ministack
 from local.postgres import Server
 from local.sam import build_and_deploy
 from pgq_core import Kick, LambdaKick, NewJob, Producer, queues
@@ -34,6 +34,7 @@ pytestmark = [
 
 SOON = 10  # s: an invocation, cold, on a busy machine
 TIMEOUT = 15  # s, the worker's
+ALARMS = "faults-alarms"  # the stack's schedule group
 TICK = 10  # s, the emulator's look at its schedules
 BURST, THREADS = 1_000, 8
 BACKLOG, HOPS = 2_000, 16
@@ -63,6 +64,7 @@ class Faults:
     dsn: str
     conn: psycopg.Connection[Any]
     kick: LambdaKick
+    schedule: dict[str, Any]  # the sweep's
 
     def put(
         self,
@@ -148,6 +150,17 @@ class Faults:
             os.kill(process, signal.SIGKILL)
 
 
+def sweep_of(cloud: Cloud) -> dict[str, Any]:
+    """Read the stack's own schedule of the sweep, while nobody has removed its group."""
+    scheduler = cloud.client("scheduler")
+    found = [
+        scheduler.get_schedule(Name=one["Name"], GroupName=ALARMS)
+        for one in scheduler.list_schedules(GroupName=ALARMS)["Schedules"]
+    ]
+    [sweep] = [one for one in found if one["Target"].get("Input") == '{"queue": "*"}']
+    return dict(sweep)
+
+
 @pytest.fixture(scope="module")
 def faults(server: Server) -> Iterator[Faults]:
     server.create("faults")
@@ -170,7 +183,7 @@ def faults(server: Server) -> Iterator[Faults]:
         stack = Stack(cloud=cloud, outputs=outputs)
         stack.invoke("MigrateName")
         kick = LambdaKick(outputs["WorkerName"], client=cloud.client("lambda"))
-        yield Faults(stack=stack, dsn=dsn, conn=conn, kick=kick)
+        yield Faults(stack=stack, dsn=dsn, conn=conn, kick=kick, schedule=sweep_of(cloud))
 
 
 @pytest.fixture
@@ -201,18 +214,14 @@ def test_hook_08_a_lost_kick_costs_until_the_sweep_when_nobody_commits(
 
 def test_hook_08_the_schedule_itself_starts_what_no_kick_did(faults: Faults, queue: str) -> None:
     """Bound: the sweep's period. This is the stack's own schedule, but for its time."""
-    scheduler, group = faults.stack.cloud.client("scheduler"), "faults-alarms"
-    found = scheduler.list_schedules(GroupName=group)["Schedules"]
-    schedules = [scheduler.get_schedule(Name=one["Name"], GroupName=group) for one in found]
-    [sweep] = [one for one in schedules if one["Target"].get("Input") == '{"queue": "*"}']
-    assert sweep["State"] == "ENABLED"
+    assert faults.schedule["State"] == "ENABLED"
     faults.put(queue, 0, kick=FaultyKick(faults.kick, times=0))
-    scheduler.create_schedule(
+    faults.stack.cloud.client("scheduler").create_schedule(
         Name="sweep-now",
-        GroupName=group,
+        GroupName=ALARMS,
         ScheduleExpression=f"at({datetime.now(UTC):%Y-%m-%dT%H:%M:%S})",
-        FlexibleTimeWindow=sweep["FlexibleTimeWindow"],
-        Target=sweep["Target"],
+        FlexibleTimeWindow=faults.schedule["FlexibleTimeWindow"],
+        Target=faults.schedule["Target"],
         ActionAfterCompletion="DELETE",
     )
     faults.done(queue, 1, seconds=SOON + TICK)
@@ -291,8 +300,7 @@ def test_lam_13_a_worker_killed_at_random_has_its_jobs_running_again(
 
 def test_refused_alarms_are_made_up_for(faults: Faults, queue: str) -> None:
     """Bound: the first commit to its queue that comes 5 minutes later or more, else the sweep."""
-    name = "faults-alarms"
-    faults.stack.cloud.client("scheduler").delete_schedule_group(Name=name)
+    faults.stack.cloud.client("scheduler").delete_schedule_group(Name=ALARMS)
     try:
         faults.put(queue, 0, delay=timedelta(minutes=10))
         wait_for(lambda: 0 < faults.seconds_to(queue) <= 300)  # not 600: it was refused
@@ -302,7 +310,7 @@ def test_refused_alarms_are_made_up_for(faults: Faults, queue: str) -> None:
         faults.put(queue, 0, delay=timedelta(minutes=20))
         wait_for(lambda: faults.alarm(queue) > noted)  # kicked, and tried again
     finally:
-        faults.stack.cloud.client("scheduler").create_schedule_group(Name=name)
+        faults.stack.cloud.client("scheduler").create_schedule_group(Name=ALARMS)
     faults.pass_time(queue, 1_200)
     faults.sweep()
     faults.done(queue, 3)
