@@ -297,6 +297,22 @@ def test_an_alarm_spends_the_mark_it_was_set_for(
     assert one(conn, "select alarm_at from pgq_core.queues") is None
 
 
+@pytest.mark.usefixtures("log")
+def test_lse_02_a_lost_lease_is_a_figure_of_the_metrics(
+    conn: psycopg.Connection,
+    context: FakeContext,
+    tasks: Tasks,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cancel = "update pgq_core.jobs set status = 'cancelled'"
+    tasks.handler("stolen")(lambda _: conn.execute(cancel))
+    enqueue(conn, "stolen", {})
+    worker.handler({"queue": "default"}, context)
+    sent = json.loads(capsys.readouterr().out)
+    assert (sent["claimed"], sent["lost"]) == ([1], [1])
+    assert "done" not in sent
+
+
 @pytest.mark.parametrize("worker_timeout", [20, 60])
 def test_lse_05_a_task_too_long_for_any_invocation_fails_alone(
     conn: psycopg.Connection,
