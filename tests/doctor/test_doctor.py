@@ -261,7 +261,7 @@ def test_dead_rows_are_counted(
     assert (found.level, found.seen.split()[0]) == ("warn", "20")
 
 
-def test_an_old_snapshot_is_one_that_somebody_else_holds_here(
+def test_clm_05_an_old_snapshot_is_one_that_somebody_else_holds_here(
     look: Look, connect: Connect, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "OLD_SNAPSHOT", timedelta(0))
