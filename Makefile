@@ -1,6 +1,6 @@
 # Everything a developer types. `make help` lists it; `make demo` and `make test` set up what they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup tmpdir demo test fix lock clean bench-latency bench-recovery bench-awake
+.PHONY: help setup tmpdir demo test fix lock clean articles bench-latency bench-recovery bench-awake
 SHELL := /bin/sh
 
 PYTHON ?= python3
@@ -48,6 +48,9 @@ test: setup ## the one gate: format, lint, types, tests
 fix: setup ## format, and mend what the linter can
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
+
+articles: setup ## both articles' statements and figures, then ours, into docs/benchmarks/articles.md (DATABASE_URL= to run elsewhere)
+	@$(BIN)/python -m bench.articles
 
 bench-latency: setup ## from a commit to its handler, step by step, into docs/benchmarks/latency.md
 	@$(BIN)/python -m bench.latency

@@ -38,11 +38,20 @@ def settings() -> Settings:
     return Settings.from_env(os.environ)
 
 
+def registry() -> Tasks:
+    """Return the user's handlers."""
+    return Tasks.load(settings().tasks)
+
+
+def longest() -> timedelta:
+    """Return how long a handler may run in a fresh invocation of the worker."""
+    return timedelta(seconds=settings().worker_timeout) - START - RESERVE
+
+
 @cache
 def tasks() -> Tasks:
     """Return the user's handlers; jobs of those that fit no invocation are failed alone."""
-    invocation = timedelta(seconds=settings().worker_timeout)
-    return Tasks.load(settings().tasks).within(invocation - START - RESERVE)
+    return registry().within(longest())
 
 
 @cache

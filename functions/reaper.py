@@ -13,6 +13,8 @@ from pgq_core.queues import QueueStats
 
 from . import _runtime as runtime
 
+Noted = tuple[datetime, timedelta]  # the mark, and the time to it
+
 _CALL = timedelta(seconds=10)  # an alarm takes 2 s at most, and the first one the import of boto3
 _COUNTS = ("ready", "delayed", "running", "expired", "failed")
 
@@ -21,7 +23,7 @@ _COUNTS = ("ready", "delayed", "running", "expired", "failed")
 def handler(event: object, context: LambdaContext) -> dict[str, int]:  # noqa: ARG001 - any event will do
     """Reclaim, clean up, report; return how many jobs were reclaimed and removed."""
     settings, time_left = runtime.settings(), runtime.time_left(context)
-    noted: dict[str, datetime] = {}
+    noted: dict[str, Noted] = {}
     with runtime.connect("reaper") as conn:
         swept = {"reclaimed": len(reaper.reclaim_all(conn))}
         stats = queues.stats(conn)
@@ -49,22 +51,22 @@ def _report(stats: Sequence[QueueStats]) -> None:
     runtime.publish(_totals(stats), oldest_due=MetricUnit.Seconds)
 
 
-def _note(conn: Connection, names: Iterable[str]) -> dict[str, datetime]:
+def _note(conn: Connection, names: Iterable[str]) -> dict[str, Noted]:
     """Note when each queue's worker is needed next, unless that is noted already."""
-    return {name: look[0] for name in names if (look := alarm.note(conn, name))}
+    return {name: noted for name in names if (noted := alarm.note(conn, name))}
 
 
-def _arm(noted: Mapping[str, datetime], time_left: Callable[[], timedelta]) -> None:
+def _arm(noted: Mapping[str, Noted], time_left: Callable[[], timedelta]) -> None:
     """Have the workers woken at the instants noted; what is refused, say in the mark."""
     refused = [
-        (queue, at)
-        for queue, at in noted.items()
-        if time_left() < _CALL or not alarm.arm(runtime.alarm(), queue, at)
+        (queue, mark)
+        for queue, (mark, distance) in noted.items()
+        if time_left() < _CALL or not alarm.arm(runtime.alarm(), queue, distance)
     ]
     if refused:
         with runtime.connect("reaper") as conn:
-            for queue, at in refused:
-                queues.defer_alarm(conn, queue, at)
+            for queue, mark in refused:
+                queues.defer_alarm(conn, queue, mark)
 
 
 def _totals(stats: Sequence[QueueStats]) -> dict[str, float]:

@@ -83,10 +83,9 @@ def drain(wake: Wake, context: LambdaContext, kick: Kick, wait: int) -> dict[str
         worker_id=context.aws_request_id,
         woken_for=wake.alarm,
         hop=wake.hop,
+        report=lambda report: runtime.publish(asdict(report)),  # also if the database goes away
     )
-    figures = asdict(report)
-    runtime.publish(figures)
-    return figures
+    return asdict(report)
 
 
 def sweep(wake: Wake, context: LambdaContext) -> Iterator[tuple[str, dict[str, int]]]:

@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 MINUTE = timedelta(minutes=1)
 AHEAD = timedelta(seconds=10)  # a schedule in the past is refused, so the call must arrive before
+APART = timedelta(milliseconds=100)  # the clocks: a slot at a whole minute is not to fall before it
 
 ALARM_REMEDIES = REMEDIES | {
     "ResourceNotFoundException": "check the schedule group's name and the region",
@@ -94,7 +95,7 @@ class SchedulerAlarm:
 
 
 def note(conn: Connection, queue: str) -> tuple[datetime, timedelta] | None:
-    """Note when a worker is needed next on *queue*, and return the instant and the time to it.
+    """Note when a worker is needed next on *queue*; return the mark noted and the time to it.
 
     None if nobody is needed, or an alarm that is no later is noted already. Whoever gets an answer
     must wait for it or `arm` it, for everybody else counts on that.
@@ -103,13 +104,14 @@ def note(conn: Connection, queue: str) -> tuple[datetime, timedelta] | None:
     return look if look and note_alarm(conn, queue, look[0]) else None
 
 
-def arm(alarm: Alarm, queue: str, at: datetime) -> bool:
-    """Set the alarm noted for *at*; if it is refused, the caller owes the mark a `defer_alarm`.
+def arm(alarm: Alarm, queue: str, distance: timedelta) -> bool:
+    """Set the alarm that was noted; if it is refused, the caller owes the mark a `defer_alarm`.
 
+    AWS has its own clock, as this process has; so a duration of the database's is added to that.
     Takes no connection: none should be open while AWS answers.
     """
     try:
-        return alarm.arm(queue, at)
+        return alarm.arm(queue, datetime.now(UTC) + distance + APART)
     except Exception:
         logger.warning("alarm raised", exc_info=True, extra={"queue": queue})
         return False

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from .db import Connection, batches
 from .errors import LeaseLost
@@ -42,12 +42,12 @@ def take(
     lease: timedelta,
     *,
     worker: str | None = None,
-    since: Mapping[int, datetime] | None = None,
+    after: Mapping[int, Job] | None = None,
 ) -> list[Job]:
     """Do as `claim`, but return undecodable jobs too, each with its *problem*.
 
     Args:
-        since: by priority, the `run_at` of the last job claimed: the index is read from there on.
+        after: by priority, the last job claimed before: the index is read from there on.
             While a snapshot elsewhere keeps vacuum away, a claim from the head walks over the dead
             entries of all that has been claimed; one that finds nothing must be made again without.
     """
@@ -57,6 +57,10 @@ def take(
         raise ValueError(f"lease: more than 0 s is expected, not {lease}")
     if worker is not None:
         check_name("worker", worker)
-    after = [(since or {}).get(priority) for priority in range(10)]
-    rows = batches(conn, "claim", limit, queue=queue, lease=lease, worker=worker, since=after)
+    last = [(after or {}).get(priority) for priority in range(10)]
+    place = {
+        "since": [job and job.run_at for job in last],
+        "after": [job and job.id for job in last],
+    }
+    rows = batches(conn, "claim", limit, queue=queue, lease=lease, worker=worker, **place)
     return [from_row(row) for row in next(rows)]

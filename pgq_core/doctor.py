@@ -59,6 +59,7 @@ class Facts:
     now: datetime
     read_only: bool
     missing: str | None
+    hidden: bool
     oldest_snapshot: timedelta | None
     idle_slots: int
     dead_rows: int
@@ -111,6 +112,9 @@ def _server(facts: Facts, clock: datetime) -> Iterator[Finding]:
     yield _finding("server", facts.read_only and "read-only", remedy, fine="takes writes")
     lacking = facts.missing and f"missing: {facts.missing}"
     yield _finding("permissions", lacking, "grant them to this role", fine="all that is needed")
+    remedy = "let the functions' role own the table, or give it a policy for all rows"
+    seen = facts.hidden and "row security hides jobs from this role"
+    yield _finding("row security", seen, remedy, fine="hides nothing")
     skew = (clock - facts.now).total_seconds()
     seen = abs(skew) > SKEW and f"this clock is {skew:+.0f} s off the database's"
     remedy = "set it (NTP): where the worker's is off, its alarms come as much too early or late"
@@ -187,7 +191,7 @@ def _invocations(deployment: Deployment) -> Iterator[Finding]:
     if deployment.tasks is None or deployment.worker_timeout is None:
         return
     most = max(deployment.worker_timeout - START - RESERVE, timedelta(0))
-    names = ", ".join(task.name for task in deployment.tasks if task.timeout > most)
+    names = ", ".join(deployment.tasks.longer_than(most))
     long = names and f"longer than the {_brief(most)} an invocation leaves: {names}"
     remedy = "raise the worker's timeout or lower the tasks': their jobs fail"
     yield _finding("tasks", long, remedy, fine="each fits an invocation")

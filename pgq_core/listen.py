@@ -45,13 +45,10 @@ def notify(conn: Connection, *, on: bool) -> None:
 
 
 class OwnAlarm:
-    """Be an alarm that the process sets itself: it stays, and wakes at the instant."""
+    """Be an alarm that is set as long as the process is there: it wakes by itself."""
 
-    at: datetime | None = None
-
-    def arm(self, queue: str, at: datetime) -> bool:  # noqa: ARG002 - it has one queue only
-        """Remember *at*."""
-        self.at = at
+    def arm(self, queue: str, at: datetime) -> bool:  # noqa: ARG002 - it will look for itself
+        """Accept; the process stays, and knows when it is needed next."""
         return True
 
 
@@ -105,16 +102,14 @@ class Listener:
         run(ears, "listen")
 
     def _attend(self, ears: Connection) -> None:
-        alarm = OwnAlarm()
         woken_for: datetime | None = EVERY_MARK
         while self.time_left():
-            self._drain(alarm, woken_for)
-            woken_for = self._wait(ears, alarm)
-        if alarm.at is not None:  # nobody will be there
-            queues.defer_alarm(ears, self.queue, alarm.at)
+            self._drain(woken_for)
+            woken_for = self._wait(ears)
+        queues.wake(ears, self.queue, EVERY_MARK)  # nobody will be there for what was noted
         run(ears, "tell", queue=self.queue)  # another may take what was handed back
 
-    def _drain(self, alarm: OwnAlarm, woken_for: datetime | None) -> None:
+    def _drain(self, woken_for: datetime | None) -> None:
         worker = f"listener:{uuid.uuid4()}"
         with self._leases_kept(worker):
             work(
@@ -123,29 +118,24 @@ class Listener:
                 queue=self.queue,
                 batch_size=self.batch_size,
                 time_left=self.time_left,
-                alarm=alarm,
+                alarm=OwnAlarm(),
                 worker_id=worker,
                 woken_for=woken_for,
             )
 
-    def _wait(self, ears: Connection, alarm: OwnAlarm) -> datetime | None:
+    def _wait(self, ears: Connection) -> datetime | None:
         """Wait for a notification, the next instant or the fallback; return the instant if it came.
 
-        It is that of our own alarm, or an earlier one: whoever else noted that one may be gone.
+        It may be one that another has noted an alarm for, who may be gone.
         """
-        [(now,)] = run(ears, "clock")
         look = queues.outlook(ears, self.queue)
-        known = [at.astimezone(UTC) for at in (alarm.at, look and look[0]) if at]
-        ahead = min(known) - now.astimezone(UTC) if known else timedelta.max
+        ahead = look[1] if look else timedelta.max
         patience = min(self.fallback, ahead)
         until = time.monotonic() + patience.total_seconds() + SLACK
         while (left := until - time.monotonic()) > 0:
             if not self.time_left() or self._hears(ears, left):
                 return None
-        if ahead > patience:
-            return None
-        alarm.at = None
-        return min(known)
+        return look[0] if look and ahead <= patience else None
 
     def _hears(self, ears: Connection, seconds: float) -> bool:
         """Glance at what has come in, all of it: one drain answers many notifications."""

@@ -4,17 +4,19 @@ import logging
 import os
 import signal
 import threading
+import traceback
 from collections.abc import AsyncGenerator, Coroutine, Generator
 
 from .context import Context
 from .errors import JobTimeout
 from .job import Job
-from .outcome import MAX_ERROR, Discard, Retry, Snooze, describe
+from .outcome import Discard, Retry, Snooze, describe
 from .tasks import Task
 
 logger = logging.getLogger(__name__)
 
 FORKED = 70  # the exit code of such a child
+LONGEST_TRACE = 32_000  # characters of a log record
 AGAIN = 1.0  # s: a handler that swallowed its JobTimeout gets the next one then
 
 
@@ -40,11 +42,12 @@ def run(task: Task, job: Job, ctx: Context) -> object:
 
 def _log(job: Job, error: BaseException) -> None:
     facts: dict[str, object] = {"job_id": job.id, "task": job.task, "attempt": job.attempt}
-    text = describe(error)
-    if len(text) < MAX_ERROR:
+    # Its text, and those of what it came from and of its notes.
+    length = sum(map(len, traceback.format_exception(error)))
+    if length < LONGEST_TRACE:
         logger.warning("handler raised", exc_info=error, extra=facts)
-    else:  # a traceback would repeat the whole message
-        logger.warning("handler raised", extra=facts | {"error": text})
+    else:
+        logger.warning("handler raised", extra=facts | {"error": describe(error)})
 
 
 def _call(task: Task, job: Job, ctx: Context) -> object:

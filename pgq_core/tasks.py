@@ -155,6 +155,10 @@ class Tasks:
         """Go through the tasks in the order they were registered."""
         return iter(self._tasks.values())
 
+    def longer_than(self, limit: timedelta) -> list[str]:
+        """Return the names of the tasks that may run longer than *limit*."""
+        return [task.name for task in self if task.timeout > limit]
+
     def within(self, limit: timedelta) -> "Tasks":
         """Return a registry whose tasks fit into *limit*: a longer one fails its jobs for good."""
         fitting = Tasks()

@@ -69,6 +69,7 @@ def work(  # noqa: PLR0913 - the knobs of one invocation, most with a right defa
     worker_id: str | None = None,
     woken_for: datetime | None = None,
     hop: int = 0,
+    report: Callable[[DrainReport], object] | None = None,
 ) -> DrainReport:
     """Drain *queue*: claim, run and settle jobs until none is due or the time is nearly up.
 
@@ -86,6 +87,7 @@ def work(  # noqa: PLR0913 - the knobs of one invocation, most with a right defa
         worker_id: the name of the leases, this invocation's own; None = made up.
         woken_for: the instant of the alarm that woke this worker.
         hop: how many hand-overs led here.
+        report: called with what was done, also before an error is raised.
 
     Raises:
         SchemaMismatch: the database's schema and this code do not fit; nothing was claimed.
@@ -97,7 +99,7 @@ def work(  # noqa: PLR0913 - the knobs of one invocation, most with a right defa
     check_int("batch_size", batch_size, 1, 1000)
     worker_id = worker_id or f"{os.uname().nodename}:{os.getpid()}:{os.urandom(4).hex()}"
     check_text("worker_id", worker_id, 200)
-    return _Drain(
+    drain = _Drain(
         link=Link(connect),
         tasks=tasks,
         queue=queue,
@@ -108,7 +110,13 @@ def work(  # noqa: PLR0913 - the knobs of one invocation, most with a right defa
         alarm=alarm,
         worker_id=worker_id,
         hop=hop,
-    ).run(woken_for)
+    )
+    try:
+        drain.run(woken_for)
+    finally:
+        if report is not None:
+            report(drain.report())
+    return drain.report()
 
 
 @dataclass(kw_only=True)
@@ -127,13 +135,13 @@ class _Drain:
     hop: int
     counts: Counter[str] = field(default_factory=Counter)
     held_until: float = 0.0  # by this process's monotonic clock
-    since: dict[int, datetime] = field(default_factory=dict)  # within a backlog, see claim.take
+    last: dict[int, Job] = field(default_factory=dict)  # claimed, by priority; see claim.take
 
     def __post_init__(self) -> None:
         self.served = Served(queue=self.queue, where=None)
         self.settler = Settler(self.link, self.counts, self.patience)
 
-    def run(self, woken_for: datetime | None) -> DrainReport:
+    def run(self, woken_for: datetime | None) -> None:
         try:
             with closing(self.link):
                 self.link.open()  # an unreachable database is said at once
@@ -142,9 +150,10 @@ class _Drain:
                 self.follow(woken_for)
         finally:
             self.served.end()
-        report = DrainReport(**self.counts)
-        logger.info("drain ended", extra={"queue": self.queue, **asdict(report)})
-        return report
+            logger.info("drain ended", extra={"queue": self.queue, **asdict(self.report())})
+
+    def report(self) -> DrainReport:
+        return DrainReport(**self.counts)
 
     def follow(self, woken_for: datetime | None) -> None:
         """Wake and drain, hand over or rest, and again whenever a rest was waited out in place."""
@@ -159,7 +168,7 @@ class _Drain:
 
     def wake(self, woken_for: datetime | None) -> None:
         """Clear the pending kick, committed before any claim; reclaim; enqueue due cron slots."""
-        self.since = {}
+        self.last = {}
         self.link.run(lambda conn: queues.wake(conn, self.queue, woken_for))
         back = self.link.run(lambda conn: reaper.reclaim_all(conn, queue=self.queue))
         self.counts["reclaimed"] += len(back)
@@ -198,17 +207,17 @@ class _Drain:
         lease = left + GRACE if left <= LONGEST else LEASE
         self.held_until = time.monotonic() + lease.total_seconds()
         deep = self.counts["claimed"] >= DEEP
-        jobs = self.take(lease, self.since if deep else {})
-        if not jobs and deep and self.since:
+        jobs = self.take(lease, self.last if deep else {})
+        if not jobs and deep and self.last:
             jobs = self.take(lease, {})
-        self.since |= {job.priority: job.run_at for job in jobs}
+        self.last |= {job.priority: job for job in jobs}
         self.counts["claimed"] += len(jobs)
         return jobs
 
-    def take(self, lease: timedelta, since: dict[int, datetime]) -> list[Job]:
+    def take(self, lease: timedelta, after: dict[int, Job]) -> list[Job]:
         queue, most, worker = self.queue, self.batch_size, self.worker_id
         return self.link.run(
-            lambda conn: take(conn, queue, most, lease, worker=worker, since=since)
+            lambda conn: take(conn, queue, most, lease, worker=worker, after=after)
         )
 
     def recruit(self, claimed: int) -> None:
@@ -252,7 +261,7 @@ class _Drain:
 
     def isolate(self, todo: list[Job]) -> list[Job]:
         """Leave the first of *todo* alone: write what has finished, hand back the others."""
-        self.since = {}
+        self.last = {}
         self.settler.release(todo[1:])
         self.settler.flush()
         return todo[:1]
@@ -324,11 +333,11 @@ class _Drain:
         look = self.link.run(lambda conn: note(conn, self.queue))
         if look is None:
             return None
-        at, distance = look
+        mark, distance = look
         self.link.close()  # neither a wait nor a call to AWS keeps a connection
         if distance <= wait and self.has_time_for(distance):
             self.sleep(distance.total_seconds() + SLACK)
-            return at
-        if not arm(self.alarm, self.queue, at):
-            self.link.run(lambda conn: queues.defer_alarm(conn, self.queue, at))
+            return mark
+        if not arm(self.alarm, self.queue, distance):
+            self.link.run(lambda conn: queues.defer_alarm(conn, self.queue, mark))
         return None

@@ -129,6 +129,7 @@ def clock_is_an_index_condition(lab: Lab) -> Finding:
         enqueue_many(conn, jobs)
         ask(conn, "ANALYZE pgq_core.jobs")
         params = {"queue": QUEUE, "limit": first.BATCH, "lease": LEASE, "worker": None}
+        params |= {"skipped": 0, "since": None, "after": None}
         explain = b"EXPLAIN (ANALYZE, FORMAT JSON) " + db.statement("claim")
         [(plan,)] = conn.execute(explain, params).fetchall()
     found = second.reading(plan, "jobs_ready_idx")

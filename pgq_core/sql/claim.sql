@@ -1,7 +1,7 @@
 -- Purpose: take up to `limit` due jobs of a queue under a lease, best priority first, then the longest due.
 -- Invariant: a job is taken by one claimer only, and never more than `limit` are (the CTE is MATERIALIZED, since
 --   a sub-select may be planned to run again). Rows locked = rows claimed: one probe per priority, no sort above
---   the locking node. A paused queue has nothing due. `since`, per priority, passes by the entries of what was claimed
+--   the locking node. A paused queue has nothing due. `since` and `after`, per priority, pass by the entries of what was claimed
 --   before (dead ones stay in the index as long as a snapshot elsewhere is older); nothing may end on such a claim.
 --   `skipped` jobs are passed by: the application's own trigger refuses them.
 -- Locks: FOR NO KEY UPDATE, so that a foreign key of the application to jobs (a key-share lock) hides nothing;
@@ -16,7 +16,8 @@ WITH next AS MATERIALIZED (
           AND jobs.status = 'queued'
           AND jobs.priority = level.priority
           AND jobs.run_at <= now()
-          AND jobs.run_at >= coalesce((%(since)s::timestamptz[])[level.priority + 1], '-infinity')
+          AND (jobs.run_at, jobs.id) > (coalesce((%(since)s::timestamptz[])[level.priority + 1], '-infinity'),
+                                        coalesce((%(after)s::bigint[])[level.priority + 1], 0))
           AND jobs.attempts - jobs.released < jobs.max_attempts
         ORDER BY jobs.run_at, jobs.id
         LIMIT %(limit)s::bigint + %(skipped)s::bigint

@@ -71,6 +71,17 @@ def test_sch_01_a_worker_whose_clock_is_wrong_decides_like_any_other(
     assert rows.read(alive)["status"] == "running"
 
 
+def test_sch_01_an_alarm_is_by_the_clock_that_aws_will_compare_it_with(
+    wrong_by: timedelta, put: Put, drain: Drain
+) -> None:
+    """That is this process's, if any: the database's gives the distance only."""
+    put(delay=10 * MINUTE)
+    here = datetime.now(UTC) + wrong_by
+    drain()
+    [at] = drain.alarms.armed
+    assert (at - here).total_seconds() == pytest.approx(600, abs=5)
+
+
 APART = [timedelta(seconds=5), timedelta(hours=-1)]
 
 

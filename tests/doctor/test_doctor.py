@@ -17,7 +17,7 @@ from pgq_core.listen import notify
 from tests.conftest import Connect
 
 MINUTE = timedelta(minutes=1)
-FINE = Facts(datetime(2027, 1, 1, tzinfo=UTC), False, None, None, 0, 0, True, 0, 0)  # noqa: FBT003
+FINE = Facts(datetime(2027, 1, 1, tzinfo=UTC), False, None, False, None, 0, 0, True, 0, 0)  # noqa: FBT003
 Look = Callable[..., dict[str, Finding]]
 
 
@@ -46,7 +46,17 @@ def test_a_healthy_deployment_gets_an_ok_for_each_thing_looked_at(look: Look) ->
     )
     assert {one.level for one in found.values()} == {"ok"}
     assert list(found) == [
-        *["schema", "server", "permissions", "clock", "wake-ups", "pooler", "notify", "dead rows"],
+        *[
+            "schema",
+            "server",
+            "permissions",
+            "row security",
+            "clock",
+            "wake-ups",
+            "pooler",
+            "notify",
+            "dead rows",
+        ],
         *["snapshots", "replication slots", "autovacuum", "sleep", "tasks"],
     ]
     assert all(one.seen and not one.remedy for one in found.values())
@@ -100,6 +110,17 @@ def test_a_role_lacks_what_it_lacks(
     conn.execute(f"GRANT UPDATE (next_at) ON pgq_core.schedules TO {guest.info.user}")
     conn.execute(f"GRANT INSERT ON pgq_core.jobs_archive TO {guest.info.user}")
     assert look(guest)["permissions"].level == "ok"
+
+
+def test_mig_05_row_security_that_hides_jobs_is_named(
+    look: Look, conn: psycopg.Connection, guest: psycopg.Connection
+) -> None:
+    conn.execute(f"GRANT USAGE ON SCHEMA pgq_core TO {guest.info.user}")
+    conn.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA pgq_core TO {guest.info.user}")
+    conn.execute("ALTER TABLE pgq_core.jobs ENABLE ROW LEVEL SECURITY")
+    assert (look(guest)["row security"].level, look()["row security"].level) == ("fail", "ok")
+    conn.execute(f"CREATE POLICY all_of_them ON pgq_core.jobs TO {guest.info.user} USING (true)")
+    assert look(guest)["row security"].level == "ok"
 
 
 def test_a_read_only_server_is_none_to_work_on(look: Look, connect: Connect) -> None:

@@ -10,6 +10,8 @@ import psycopg
 from aws_lambda_powertools.utilities.typing import LambdaContext
 from psycopg.conninfo import conninfo_to_dict
 
+from tests.instants import About
+
 WORKER_ARN = "arn:aws:lambda:eu-west-1:123456789012:function:queue-worker"
 SESSIONS = """select count(*) from pg_stat_activity
     where datname = current_database() and application_name like 'pgq/%'"""
@@ -59,11 +61,11 @@ class Alarms:
     """An alarm that notes for whom and when it was set."""
 
     def __init__(self) -> None:
-        self.set: list[tuple[str, datetime]] = []
+        self.set: list[tuple[str, About]] = []
         self.accept = True
 
     def arm(self, queue: str, at: datetime) -> bool:
-        self.set.append((queue, at))
+        self.set.append((queue, About(at)))
         return self.accept
 
 

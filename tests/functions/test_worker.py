@@ -170,6 +170,55 @@ def test_lam_12_metrics_of_warm_invocations_do_not_leak_into_each_other(
     ]
 
 
+def figures(printed: str) -> dict[str, Any]:
+    """The numbers of the one line of metrics."""
+    return {name: value for name, value in json.loads(printed).items() if name != "_aws"}
+
+
+def test_lam_12_a_run_in_which_all_fail_sends_that(
+    conn: psycopg.Connection,
+    tasks: Tasks,
+    context: FakeContext,
+    capsys: pytest.CaptureFixture[str],
+    log: Log,
+) -> None:
+    tasks.handler("bad")(lambda job: job.payload["no such key"])
+    enqueue(conn, "bad", {})
+    enqueue(conn, "bad", {}, max_attempts=1)
+    worker.handler({"queue": "default"}, context)
+    assert figures(capsys.readouterr().out) == {"claimed": [2], "retried": [1], "failed": [1]}
+    assert len([line for line in log.lines if line["message"] == "handler raised"]) == 2
+
+
+def test_lam_12_an_outage_sends_what_was_done_before_it(
+    conn: psycopg.Connection,
+    tasks: Tasks,
+    context: FakeContext,
+    log: Log,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PGQ_BATCH_SIZE", "1")
+    monkeypatch.setattr("pgq_core.settle.PATIENCE", 0.1)
+    end = "select pg_terminate_backend(pid, 5000)" + SESSIONS.removeprefix("select count(*)")
+    with monkeypatch.context() as patch:
+
+        @tasks.handler("last")
+        def last(_job: Job) -> None:
+            patch.setenv("DATABASE_URL", "postgresql://u@127.0.0.1:1/d")
+            conn.execute(end)
+
+        tasks.handler("ok")(lambda _: None)
+        for task in ("ok", "ok", "ok", "last"):
+            enqueue(conn, task, {})
+        with pytest.raises(psycopg.OperationalError):
+            worker.handler({"queue": "default"}, context)
+    assert figures(capsys.readouterr().out) == {"claimed": [4], "done": [3]}
+    assert [line["done"] for line in log.lines if line["message"] == "drain ended"] == [3]
+    worker.handler({"queue": "default"}, context)
+    assert capsys.readouterr().out == ""
+
+
 def test_lam_12_what_a_handler_adds_to_the_log_ends_with_its_invocation(
     conn: psycopg.Connection, context: FakeContext, tasks: Tasks, log: Log
 ) -> None:

@@ -107,7 +107,7 @@ def walk(plan: dict[str, Any], above: list[str]) -> Iterator[Node]:
 def explain(conn: psycopg.Connection, name: str, /, **params: object) -> Plan:
     """Run a statement of the library, roll it back, and return its plan."""
     query = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + statement(name)
-    params = {"skipped": 0, "since": None, **params}
+    params = {"skipped": 0, "since": None, "after": None, **params}
     with conn.transaction(force_rollback=True), conn.cursor(row_factory=scalar_row) as cursor:
         answer = cursor.execute(query, params, prepare=False).fetchone()
     [text] = json.loads(answer) if isinstance(answer, str) else answer or []

@@ -175,7 +175,18 @@ def test_every_instant_is_by_the_clock_of_the_database_or_was_given_by_the_calle
     texts = [path.read_text() for path in (files("pgq_core") / "sql").iterdir() if path.is_file()]
     parameters = {name for text in texts for name in re.findall(r"%\((\w+)\)s", text)}
     values = {"queue", "task", "payload", "headers", "priority", "max_attempts", "unique_key"}
-    claims = {"ids", "id", "attempts", "limit", "worker", "verb", "error", "status", "before"}
+    claims = {
+        "ids",
+        "id",
+        "attempts",
+        "limit",
+        "worker",
+        "verb",
+        "error",
+        "status",
+        "before",
+        "after",
+    }
     settings = {"paused", "name", "checksum", "oldest_code", "max_workers"}
     settings |= {"archive", "skipped", "cron", "timezone", "in_code", "kept"}
     durations = {"lease", "delay", "done", "failed", "patience"}

@@ -10,6 +10,7 @@ import pytest
 from psycopg.abc import RV, PQGen
 
 from pgq_core import DrainReport, Enqueued, Job, Tasks, work
+from tests.instants import About
 
 Put = Callable[..., Enqueued]
 Look = Callable[[Enqueued], Job]
@@ -35,11 +36,11 @@ class Alarms:
 
     def __init__(self, answer: Callable[[], bool] = lambda: True) -> None:
         self.answer = answer
-        self.armed: list[datetime] = []
+        self.armed: list[About] = []
 
     def arm(self, queue: str, at: datetime) -> bool:
         assert queue == "default"
-        self.armed.append(at)
+        self.armed.append(About(at))
         return self.answer()
 
 
