@@ -48,6 +48,45 @@ def test_ack_02_the_row_does_not_grow_with_its_failures(
     assert len(str(row)) < 10_000
 
 
+def after(cause: BaseException | None = None, context: BaseException | None = None) -> Exception:
+    error = ValueError("short")
+    error.__context__ = context
+    if cause is not None:
+        error.__cause__ = cause
+    return error
+
+
+def with_a_note(note: str) -> Exception:
+    error = ValueError("short")
+    error.add_note(note)
+    return error
+
+
+LONG = "x" * 5_000_000
+DRAGGING = {
+    "cause": after(cause=OSError(LONG)),
+    "context": after(context=OSError(LONG)),
+    "cause of a cause": after(cause=after(cause=OSError(LONG))),
+    "note": with_a_note(LONG),
+    "group": ExceptionGroup("short", [OSError(LONG)]),
+}
+
+
+@pytest.mark.parametrize("error", DRAGGING.values(), ids=DRAGGING)
+def test_ack_02_what_an_error_drags_along_makes_no_endless_line_of_the_log(
+    error: Exception, tasks: Tasks, rows: Rows, drain: Drain, caplog: pytest.LogCaptureFixture
+) -> None:
+    @tasks.handler("raises")
+    def raises(_job: Job) -> None:
+        raise error
+
+    [job_id] = rows.add(task="raises")
+    assert drain().retried == 1
+    assert "handler raised" in caplog.messages
+    assert len(caplog.text) < 100_000
+    assert "short" in rows.read(job_id)["last_error"]
+
+
 def test_ack_07_a_statement_that_failed_and_was_passed_over_fails_its_attempt_alone(
     tasks: Tasks, put: Put, drain: Drain, look: Look
 ) -> None:
