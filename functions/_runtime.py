@@ -17,9 +17,20 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.logging.utils import copy_config_to_registered_loggers
 from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgq_core import Alarm, Kick, LambdaKick, NoAlarm, NoKick, SchedulerAlarm, Settings, Tasks
+from pgq_core import (
+    Alarm,
+    Kick,
+    LambdaKick,
+    NoAlarm,
+    NoKick,
+    SchedulerAlarm,
+    Settings,
+    Tasks,
+    address,
+)
+from pgq_core.address import Parts
+from pgq_core.db import Connection
 from pgq_core.errors import ConfigError, PgqError
 from pgq_core.worker import RESERVE, START
 
@@ -109,53 +120,42 @@ def time_left(context: LambdaContext) -> Callable[[], timedelta]:
     return lambda: timedelta(milliseconds=context.get_remaining_time_in_millis())
 
 
-def connect(function_name: str) -> psycopg.Connection[Any]:
+def connect(function_name: str) -> Connection:
     """Open an autocommit connection that shows up as pgq/*function_name*.
 
     The password may have been rotated under a warm environment. libpq gives no SQLSTATE for a
     failed connection, and the message is in the server's language: so whatever the reason, the
     secret is read once more, and if it has changed, tried once more.
     """
-    address = _address()
+    parts = _address()
     try:
-        return _open(address, function_name)
+        return _open(parts, function_name)
     except psycopg.OperationalError:
         _secret.cache_clear()
-        if _address() == address:
+        if _address() == parts:
             raise
         return _open(_address(), function_name)
 
 
-def _open(address: str, function_name: str) -> psycopg.Connection[Any]:
-    # Nothing prepared, nothing set at start-up: a pooler in transaction mode refuses both.
-    return psycopg.connect(
-        address,
-        autocommit=True,
-        prepare_threshold=None,
-        connect_timeout=settings().connect_timeout,
-        application_name=f"pgq/{function_name}",
-        client_encoding="utf8",  # a role's own default may not hold what jobs do
-    )
+def _open(parts: Parts, function_name: str) -> Connection:
+    timeout = settings().connect_timeout
+    return address.connect(parts, connect_timeout=timeout, application_name=f"pgq/{function_name}")
 
 
-def _address() -> str:
-    """Return the DSN: DATABASE_URL, completed or replaced by what the secret says."""
+def _address() -> Parts:
+    """Return where the database is: DATABASE_URL, completed or replaced by what the secret says."""
     url, arn = os.environ.get("DATABASE_URL", ""), settings().database_secret_arn
-    parts = _secret(arn) if arn else {}
-    try:
-        address = make_conninfo(url, **parts)
-    except psycopg.ProgrammingError:  # its text may show the password
-        raise ConfigError("DATABASE_URL is wrong: expected postgresql://...") from None
-    if "host" not in conninfo_to_dict(address):
+    parts = address.read(url) | (_secret(arn) if arn else {})
+    if "host" not in parts:
         raise ConfigError(
             "the database's host is missing: expected postgresql://... in DATABASE_URL, or a "
             "secret that names it, in PGQ_DATABASE_SECRET_ARN"
         )
-    return address
+    return parts
 
 
 @cache
-def _secret(arn: str) -> dict[str, str]:
+def _secret(arn: str) -> Parts:
     import boto3
     from botocore.config import Config
 
@@ -165,19 +165,19 @@ def _secret(arn: str) -> dict[str, str]:
     text = client.get_secret_value(SecretId=arn)["SecretString"]
     try:
         return _parts(text)
-    except (ValueError, psycopg.ProgrammingError):  # their texts may show the password
+    except (ValueError, ConfigError):  # their texts may show the password
         raise ConfigError(
             "the secret named by PGQ_DATABASE_SECRET_ARN is wrong: expected a connection URL, or "
             "JSON with username, password, host, port and dbname"
         ) from None
 
 
-def _parts(secret: str) -> dict[str, str]:
+def _parts(secret: str) -> Parts:
     if secret.lstrip().startswith("{"):
         given = json.loads(secret)
         parts = {name.replace("username", "user"): given[name] for name in _SECRET if name in given}
     else:
-        parts = conninfo_to_dict(secret)
+        parts = address.read(secret)
     if "user" not in parts or not all(isinstance(part, str | int) for part in parts.values()):
         raise ValueError("neither a URL nor an RDS secret")
     return {name: str(part) for name, part in parts.items()}

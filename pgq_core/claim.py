@@ -7,7 +7,7 @@ from datetime import timedelta
 from .db import Connection, batches
 from .errors import LeaseLost
 from .fence import discard
-from .job import Job, check_int, check_name, from_row
+from .job import Job, behind, check_int, check_name, from_row
 
 
 def claim(
@@ -57,10 +57,6 @@ def take(
         raise ValueError(f"lease: more than 0 s is expected, not {lease}")
     if worker is not None:
         check_name("worker", worker)
-    last = [(after or {}).get(priority) for priority in range(10)]
-    place = {
-        "since": [job and job.run_at for job in last],
-        "after": [job and job.id for job in last],
-    }
+    place = behind(after)
     rows = batches(conn, "claim", limit, queue=queue, lease=lease, worker=worker, **place)
     return [from_row(row) for row in next(rows)]

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import Any
 
-from .db import Connection, is_idle, run
+from .db import Connection, check_connection, is_idle, run
 from .job import MAX_PAYLOAD_BYTES, Enqueued, NewJob, check_delay
 
 _BULK = 5_000  # rows of one INSERT: keeps the parameters of a statement to some megabytes
@@ -67,11 +67,14 @@ def enqueue_many(
 ) -> list[Enqueued]:
     """Put many jobs in, all or none, and say in the order given what became of each.
 
-    Duplicates of a `unique_key`, in the table or in the list, come back with `inserted=False`.
+    Duplicates of a `unique_key`, in the table or in the list, come back with `inserted=False`. Of
+    more than 5,000 jobs those with keys go in by the order of the keys, lest two lists wait for
+    each other in a circle.
 
     Raises:
         ValueError, TypeError: a job is refused; nothing was sent to the database.
     """
+    check_connection(conn)
     rows = [_row(_checked(job), max_payload_bytes) for job in jobs]
     alone = rows and conn.autocommit and is_idle(conn)
     with conn.transaction() if alone else nullcontext():
@@ -92,11 +95,14 @@ def _put(conn: Connection, row: dict[str, Any]) -> Enqueued:
 
 def _put_rows(conn: Connection, rows: Sequence[dict[str, Any]]) -> dict[int, Enqueued]:
     ids: dict[int, Enqueued] = {}
+    places = list(range(len(rows)))
+    if len(rows) > _BULK:  # within a statement it takes the keys in this order itself
+        places.sort(key=lambda place: (rows[place]["queue"], rows[place]["unique_key"] or ""))
     for start in range(0, len(rows), _BULK):
-        some = rows[start : start + _BULK]
-        columns = {name: [row[name] for row in some] for name in some[0]}
-        for place, job_id in run(conn, "enqueue_many", **columns):
-            ids[start + place - 1] = Enqueued(id=job_id, inserted=True)
+        some = places[start : start + _BULK]
+        columns = {name: [rows[place][name] for place in some] for name in rows[0]}
+        for nth, job_id in run(conn, "enqueue_many", **columns):
+            ids[some[nth - 1]] = Enqueued(id=job_id, inserted=True)
     return ids | _find(conn, rows, ids)
 
 

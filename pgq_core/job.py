@@ -135,6 +135,15 @@ def from_row(row: tuple[Any, ...]) -> Job:
     return Job(problem=problem, **values)
 
 
+def behind(after: Mapping[int, Job] | None) -> dict[str, list[Any]]:
+    """Return, as parameters, behind which job of each priority the index is to be read."""
+    last = [(after or {}).get(priority) for priority in range(10)]
+    return {
+        "since": [job and job.run_at for job in last],
+        "after": [job and job.id for job in last],
+    }
+
+
 def check_name(what: str, value: object) -> None:
     """Refuse anything but a name of 1 to 200 characters."""
     check_text(what, value, MAX_NAME)

@@ -6,7 +6,7 @@ from typing import Any
 from psycopg import errors as pg
 
 from .db import Connection, is_idle, run
-from .job import COLUMNS, Job, check_int, from_row
+from .job import COLUMNS, MAX_KEY, Job, check_int, check_text, from_row
 
 _DETAILS = (*COLUMNS, "attempt", "unknown_since", "finished_at")
 
@@ -30,16 +30,21 @@ def find(  # noqa: PLR0913 - one keyword for each filter
     task: str | None = None,
     status: str | None = None,
     unique_key: str | None = None,
+    worker: str | None = None,
     before: int | None = None,
     limit: int = 50,
 ) -> list[Job]:
     """Return a page of jobs, newest first; pass the last id of a page as *before* for the next.
 
     Raises:
-        ValueError, TypeError: *limit* is not 1 to 1,000, or *before* no id.
+        ValueError, TypeError: *limit* is not 1 to 1,000, *before* no id, or a filter no text.
     """
     check_int("limit", limit, 1, 1000)
     filters = {"queue": queue, "task": task, "status": status, "unique_key": unique_key}
+    filters |= {"worker": worker}
+    for name, text in filters.items():
+        if text is not None:
+            check_text(name, text, MAX_KEY)
     start = None if before is None else _checked(before)
     return [from_row(row) for row in run(conn, "find", before=start, limit=limit, **filters)]
 

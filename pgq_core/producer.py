@@ -44,6 +44,7 @@ class Transaction:
     max_payload_bytes: int
     wanted: Wanted = field(default_factory=dict)
     complete: bool = False
+    ended: bool = False
 
     def enqueue(
         self,
@@ -54,7 +55,11 @@ class Transaction:
         """Enqueue one job; the arguments are those of `pgq_core.enqueue`.
 
         *task* may be a registered handler too: then its own queue, priority and max_attempts hold.
+
+        Raises:
+            ValueError, TypeError: an argument is refused, or the block has ended.
         """
+        self._check_open()
         if isinstance(task, Task):
             options, task = task.options() | options, task.name
         options = {"max_payload_bytes": self.max_payload_bytes} | options
@@ -65,12 +70,17 @@ class Transaction:
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Enqueued]:
         """Enqueue many jobs; say in the order given what became of each."""
+        self._check_open()
         given = list(jobs)
         enqueued = enqueue_many(self.conn, given, max_payload_bytes=self.max_payload_bytes)
         for job, result in zip(given, enqueued, strict=True):
             later = job.delay is not None or job.run_at is not None
             self._want(job.queue, result, later=later)
         return enqueued
+
+    def _check_open(self) -> None:
+        if self.ended:  # nobody would be kicked for it
+            raise ValueError("the block of this transaction has ended; enqueue inside it")
 
     def _want(self, queue: str, enqueued: Enqueued, *, later: bool) -> None:
         ids = self.wanted.setdefault(queue, [])
@@ -130,6 +140,7 @@ class Producer:
                 self._send(conn, tx.wanted)
             raise
         finally:
+            tx.ended = True
             del self._open[conn]
             if outer is not None:
                 self._open[conn] = outer

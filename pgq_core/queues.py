@@ -4,7 +4,7 @@
 known time. Both are hints that save invocations: losing one costs latency, never a job.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from psycopg import errors as pg
 
 from .db import Connection, run
-from .job import check_int, check_name
+from .job import Job, behind, check_int, check_name
 
 #: Whether to kick, and which mark to withdraw if the kick is not accepted.
 KickRequest = tuple[bool, datetime | None]
@@ -91,9 +91,11 @@ def wake(conn: Connection, queue: str, woken_for: datetime | None) -> None:
         run(conn, "wake", queue=queue, woken_for=woken_for)
 
 
-def crowd(conn: Connection, queue: str, worker: str | None) -> tuple[bool, bool]:
+def crowd(
+    conn: Connection, queue: str, worker: str | None, after: Mapping[int, Job] | None = None
+) -> tuple[bool, bool]:
     """Say whether workers other than *worker* fill the queue's cap, and whether a job is due."""
-    [(full, due)] = run(conn, "crowd", queue=queue, worker=worker)
+    [(full, due)] = run(conn, "crowd", queue=queue, worker=worker, **behind(after))
     return full, due
 
 

@@ -175,6 +175,7 @@ def find(conn: Connection) -> list[Schedule]:
 
 def pause(conn: Connection, name: str) -> bool:
     """Let no slot of a schedule fire; False if there is no such schedule."""
+    check_name("name", name)
     return bool(run(conn, "pause_schedule", name=name, paused=True, next_at=None))
 
 
@@ -192,6 +193,7 @@ def resume(conn: Connection, name: str) -> str | None:
 
 def remove(conn: Connection, name: str) -> bool:
     """Remove a schedule; the jobs of its past slots stay. False if there is none."""
+    check_name("name", name)
     return bool(run(conn, "drop_schedules", name=name, kept=[]))
 
 
@@ -216,4 +218,8 @@ def fire(conn: Connection, queue: str) -> int:
 
 def _schedule(row: tuple[Any, ...]) -> Schedule:
     values = dict(zip(Schedule.__slots__, row, strict=True))
-    return Schedule(**values | {"payload": json.loads(values["payload"])})
+    try:
+        payload = json.loads(values["payload"])
+    except (ValueError, RecursionError):  # plain SQL can write what Python does not read
+        payload = {}
+    return Schedule(**values | {"payload": payload})

@@ -162,7 +162,8 @@ class Settler:
     def release(self, jobs: Sequence[Job]) -> None:
         """Hand back *jobs* that were not started."""
         released = self._try(jobs, RELEASE, self._patience())
-        self.lose([job for job in jobs if job.id not in released])
+        left = [job for job in jobs if job.id not in released]  # one may have kept the others
+        self.lose([job for job in left if not self._try([job], RELEASE, timedelta(0))])
 
     def lose(self, jobs: Sequence[Job]) -> None:
         """Count *jobs* whose leases turned out to be lost."""

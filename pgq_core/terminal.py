@@ -19,11 +19,11 @@ from typing import Any
 
 import click
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from . import address
 from .db import Connection
 from .errors import ConfigError, PgqError
 from .migrate import check
@@ -37,15 +37,6 @@ NO_LIMIT = timedelta(days=1)  # as work() is told it: no invocation lasts as lon
 CODE = "pgq_core.code"  # in a context: what the command ends with, its answer shown
 WIDE = 10_000  # columns: more than any table needs
 
-# Neither shows what was given: a piece of the password may stand anywhere in it.
-_BAD_DSN = (
-    "DATABASE_URL is no connection string: expected postgresql://user:password@host:5432/database, "
-    "special characters of the password as %-codes"
-)
-_UNKNOWN_PARAMETER = (
-    "DATABASE_URL has a parameter (after the ?, or before an =) that libpq does not know: correct "
-    "it, or write special characters of the password as %-codes"
-)
 #: What to do, by the name of a database error's class or of a base of it.
 _REMEDIES = {
     "InsufficientPrivilege": "use a role that may do this, or have it granted",
@@ -126,25 +117,15 @@ def database() -> Iterator[Connection]:
 
 def connect() -> Connection:
     """Open the database that the environment names; libpq reads the PG* variables by itself."""
-    dsn = os.environ.get("DATABASE_URL", "")
-    try:
-        parts = conninfo_to_dict(dsn)
-        if _is_torn(parts):
-            raise ConfigError(_BAD_DSN)
-        return psycopg.connect(
-            dsn,
-            autocommit=True,
-            prepare_threshold=None,
-            application_name="pgq/cli",
-            connect_timeout=_connect_timeout(parts),
-            client_encoding="utf8",
-            keepalives_idle=30,  # a peer that is gone without a word is noticed within a minute
-            keepalives_interval=10,
-            keepalives_count=3,
-        )
-    except psycopg.ProgrammingError as error:  # its text may show the password
-        unknown = re.match("invalid (URI query parameter|connection option)", str(error))
-        raise ConfigError(_UNKNOWN_PARAMETER if unknown else _BAD_DSN) from None
+    parts = address.read(os.environ.get("DATABASE_URL", ""))
+    return address.connect(
+        parts,
+        application_name="pgq/cli",
+        connect_timeout=_connect_timeout(parts),
+        keepalives_idle=30,  # a peer that is gone without a word is noticed within a minute
+        keepalives_interval=10,
+        keepalives_count=3,
+    )
 
 
 def _connect_timeout(parts: Mapping[str, Any]) -> int:
@@ -154,15 +135,6 @@ def _connect_timeout(parts: Mapping[str, Any]) -> int:
         where = "connect_timeout in DATABASE_URL" if named else "PGCONNECT_TIMEOUT"
         raise ConfigError(f"{where} is wrong: expected a whole number of seconds")
     return int(seconds)
-
-
-def _is_torn(parts: Mapping[str, Any]) -> bool:
-    """Tell whether a bare @ or / in the password has cut a URL in the wrong place.
-
-    Then a piece of the password passes for a host, a port or a database, and messages show it.
-    """
-    names = f"{parts.get('host', '')}{parts.get('dbname', '')}"
-    return "@" in names or re.fullmatch(r"[\d,]*", str(parts.get("port", ""))) is None
 
 
 def show(answer: Answer, *, as_json: bool) -> None:

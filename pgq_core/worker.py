@@ -224,7 +224,7 @@ class _Drain:
         """Kick one more worker if this batch is full, more is due and the cap leaves room."""
         if claimed < self.batch_size or isinstance(self.kick, NoKick):
             return
-        full, due = self.link.run(lambda conn: queues.crowd(conn, self.queue, None))
+        full, due = self.link.run(lambda conn: queues.crowd(conn, self.queue, None, self.last))
         if due and not full:
             self.link.run(lambda conn: request(conn, self.kick, self.queue))
 

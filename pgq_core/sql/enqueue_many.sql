@@ -18,7 +18,7 @@ WITH given AS MATERIALIZED (
            CASE WHEN delay IS NULL THEN coalesce(run_at, now()) ELSE clock_timestamp() + delay END,
            priority, max_attempts, unique_key, headers
     FROM given
-    ORDER BY queue, unique_key, place
+    ORDER BY queue COLLATE "C", unique_key COLLATE "C", place
     ON CONFLICT (queue, unique_key) WHERE unique_key IS NOT NULL AND status IN ('queued', 'running')
     DO NOTHING
     RETURNING id

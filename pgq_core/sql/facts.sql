@@ -12,8 +12,11 @@ SELECT clock_timestamp() AS now,
             WHEN 'DELETE' THEN has_table_privilege('pgq_core.' || needed.name, needed.privilege)
             ELSE has_any_column_privilege('pgq_core.' || needed.name, needed.privilege) END) AS missing,
        row_security_active('pgq_core.jobs'::regclass) AND NOT EXISTS (
-           SELECT FROM pg_catalog.pg_policies
-           WHERE schemaname = 'pgq_core' AND tablename = 'jobs' AND permissive = 'PERMISSIVE' AND qual = 'true') AS hidden,
+           SELECT FROM pg_catalog.pg_policy
+           WHERE polrelid = 'pgq_core.jobs'::regclass AND polpermissive AND polcmd = '*'
+             AND pg_get_expr(polqual, polrelid) = 'true'
+             AND EXISTS (SELECT FROM unnest(polroles) AS named (role)  -- 0: everybody
+                         WHERE CASE named.role WHEN 0 THEN true ELSE pg_has_role(named.role, 'USAGE') END)) AS hidden,
        (SELECT now() - min(xact_start) FROM pg_catalog.pg_stat_activity
         WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND datname = current_database()
           AND backend_type <> 'autovacuum worker') AS oldest_snapshot,

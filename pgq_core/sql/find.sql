@@ -8,5 +8,6 @@ WHERE (%(before)s::bigint IS NULL OR id < %(before)s)
   AND (%(task)s::text IS NULL OR task = %(task)s)
   AND (%(status)s::text IS NULL OR status = %(status)s)
   AND (%(unique_key)s::text IS NULL OR unique_key = %(unique_key)s)
+  AND (%(worker)s::text IS NULL OR locked_by = %(worker)s)
 ORDER BY id DESC
 LIMIT %(limit)s::bigint

@@ -1,6 +1,6 @@
 -- Purpose: put jobs back whose lease has expired, with the backoff of a failure, or fail them when no attempt is
 --   left; fail queued jobs that have none left either, which no claim would take (only plain SQL makes them).
---   `skipped` are passed by: the application's own trigger refuses them.
+--   `skipped` are passed by, first expired leases, then those: the application's own trigger refuses them.
 -- Invariant: only a lease that has expired when its row is locked; `crashed` counts such ends in a row.
 -- Locks: FOR NO KEY UPDATE SKIP LOCKED, so that several reapers share the work and nobody waits.
 -- Index: jobs_lease_idx, jobs_spent_idx.
@@ -12,13 +12,19 @@ WITH expired AS MATERIALIZED (
     LIMIT %(limit)s::bigint
     OFFSET %(skipped)s::bigint
     FOR NO KEY UPDATE SKIP LOCKED
+), passed AS (
+    SELECT
+    FROM pgq_core.jobs
+    WHERE jobs.status = 'running' AND jobs.locked_until < now()
+      AND (%(queue)s::text IS NULL OR jobs.queue = %(queue)s)
+    LIMIT %(skipped)s::bigint
 ), spent AS MATERIALIZED (
     SELECT jobs.id
     FROM pgq_core.jobs
     WHERE jobs.status = 'queued' AND jobs.attempts - jobs.released >= jobs.max_attempts
       AND (%(queue)s::text IS NULL OR jobs.queue = %(queue)s)
     LIMIT %(limit)s::bigint - (SELECT count(*) FROM expired)
-    OFFSET %(skipped)s::bigint
+    OFFSET %(skipped)s::bigint - (SELECT count(*) FROM passed)
     FOR NO KEY UPDATE SKIP LOCKED
 ), back AS (
     UPDATE pgq_core.jobs

@@ -11,7 +11,7 @@ from tests.architecture.project import CORE, ROOT, TREES, lazy
 
 LAYERS = (
     "errors job outcome config",
-    "db",
+    "db address",
     "enqueue claim fence reaper jobs queues schedules migrate",
     "tasks context run settle worker kick alarm producer testing",
     "cli terminal integrations listen doctor __init__ __main__",

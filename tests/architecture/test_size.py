@@ -9,7 +9,7 @@ import pytest
 from tests.architecture.project import ROOT, TREES, Function, docstrings, functions, tracked
 
 LONGEST_BODY = 25  # lines, without signature and docstring
-BUDGET = 4_300  # lines of the product, without blank ones, comments and docstrings
+BUDGET = 4_250  # lines of the product, without blank ones, comments, docstrings and migrations
 MACHINE = r"(?<![\w.])/(?:work|root|home/\w+|Users/\w+|tmp/\w+)/"
 REGISTRY = r"https?://[\w.:@-]*(?:pypi|pythonhosted|registry|artifact|nexus|mirror)|index-url"
 
@@ -35,7 +35,7 @@ def sizes() -> Iterator[tuple[int, str]]:
     for name, tree in TREES.items():
         prose = sum((doc.end_lineno or 0) - doc.lineno + 1 for doc in docstrings(tree))
         yield lines_of(ROOT / name) - prose, name
-    for pattern in ("pgq_core/*/*.sql", "template.yaml", "infra/*.*"):
+    for pattern in ("pgq_core/sql/*.sql", "template.yaml", "infra/*.*"):
         yield from ((lines_of(path), path.name) for path in ROOT.glob(pattern))
 
 

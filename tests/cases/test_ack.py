@@ -1,5 +1,6 @@
 """Cases of the end of a job: it is written, once, and takes no other with it."""
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -103,10 +104,17 @@ def test_ack_07_a_statement_that_failed_and_was_passed_over_fails_its_attempt_al
     assert (look(bad).status, look(good).status) == ("queued", "done")
 
 
+@pytest.mark.parametrize("bulk", [5_000, 2])
 def test_ack_12_two_lists_of_the_same_keys_do_not_wait_for_each_other_in_a_circle(
-    connect: Connect, rows: Rows, blocked: Background, holder: psycopg.Connection
+    bulk: int,
+    connect: Connect,
+    rows: Rows,
+    blocked: Background,
+    holder: psycopg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever order they are given in; both have begun before the first can end."""
+    monkeypatch.setattr(sys.modules["pgq_core.enqueue"], "_BULK", bulk)
     rows.conn.execute(trigger("INSERT", "NEW.unique_key = 'c'"))
     lists = [[NewJob("t", {}, unique_key=key) for key in keys] for keys in ("acbd", "bdac")]
     begun = [blocked(enqueue_many, connect(), some) for some in lists]

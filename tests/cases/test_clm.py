@@ -6,13 +6,13 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from pgq_core import Job, NoKick, Tasks, fence
+from pgq_core import Job, Kick, NoKick, Tasks, fence
 from pgq_core.claim import claim
 from pgq_core.reaper import reclaim
 from pgq_core.worker import DEEP
 from tests.conftest import Connect
 from tests.sql.rows import Rows
-from tests.worker.fakes import Drain, Statements, TimeLeft
+from tests.worker.fakes import Drain, Kicks, Statements, TimeLeft
 
 MINUTE = timedelta(minutes=1)
 FAILING, GOOD, BATCH, ROUNDS = 50, 50, 10, 12
@@ -120,16 +120,17 @@ def test_clm_05_a_claim_walks_past_what_was_done_under_an_old_snapshot_until_vac
     assert cost() <= 2 * BATCH
 
 
+@pytest.mark.parametrize("kick", [NoKick(), Kicks()], ids=["no kick", "kick"])
 @pytest.mark.parametrize("together", [50, PASSED])
 @pytest.mark.usefixtures("old_snapshot")
 def test_clm_05_a_drain_does_not_walk_again_and_again_past_what_it_has_done(
-    together: int, connect: Connect, rows: Rows, drain: Drain, statements: Statements
+    *, kick: Kick, together: int, connect: Connect, rows: Rows, drain: Drain, statements: Statements
 ) -> None:
     """From one claim to the next: but for the first of them, and the last, which finds nothing."""
     entries, read, batch = Entries(connect()), [], 50
     for _ in range(PASSED // together):  # those of one transaction are due at one instant
         rows.add(together, task="ok")
     statements.before["claim"] = lambda: read.append(entries.read_by(drain.worker.opened[-1]))
-    assert drain(batch_size=batch, kick=NoKick()).done == PASSED
+    assert drain(batch_size=batch, kick=kick).done == PASSED
     assert len(read) > PASSED // batch
     assert max(read[DEEP // batch + 2 : -2]) <= 2 * batch

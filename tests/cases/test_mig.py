@@ -12,7 +12,7 @@ from pgq_core.claim import claim
 from tests.conftest import Connect
 from tests.sql.rows import Rows
 from tests.sql.test_plans import explain
-from tests.worker.fakes import Drain, Put
+from tests.worker.fakes import Drain, Put, TimeLeft
 
 MINUTE, NOTHING = timedelta(minutes=1), timedelta(0)
 HISTORY, BATCH = 20_000, 2_000  # MIG-06: finished jobs, and how many go at once
@@ -122,6 +122,18 @@ def test_mig_08_a_trigger_that_refuses_one_row_keeps_no_other(
     assert drain().done == 1
 
 
+def test_mig_08_a_job_that_cannot_be_handed_back_keeps_no_other(
+    conn: psycopg.Connection, rows: Rows, tasks: Tasks, drain: Drain
+) -> None:
+    left = TimeLeft(60)
+    tasks.handler("last")(lambda _job: setattr(left, "seconds", 1))
+    rows.add(task="last", priority=0)
+    rows.add(3, task="ok")
+    conn.execute(RULE.format(when="NEW.status = 'queued'").encode())
+    assert drain(time_left=left) == DrainReport(claimed=4, done=1, released=2, lost=1)
+    assert rows.statuses() == ["done", "queued", "running", "queued"]
+
+
 def test_mig_08_an_expired_lease_that_cannot_be_put_back_keeps_no_other(
     conn: psycopg.Connection, rows: Rows, drain: Drain
 ) -> None:
@@ -134,6 +146,15 @@ def test_mig_08_an_expired_lease_that_cannot_be_put_back_keeps_no_other(
     assert rows.read(3)["status"] == "running"
     conn.execute("DROP TRIGGER rule ON pgq_core.jobs")
     assert [one.id for one in reaper.reclaim(conn)] == [3]
+
+
+def test_mig_08_a_job_with_no_attempt_left_ends_beside_a_lease_that_cannot_be_put_back(
+    conn: psycopg.Connection, rows: Rows
+) -> None:
+    rows.add(3, status="running", attempts=1, locked_until="2020-01-01Z")
+    [spent] = rows.add(attempts=5, max_attempts=5)
+    conn.execute(RULE.format(when="NEW.status = 'queued'").encode())
+    assert {one.id for one in reaper.reclaim_all(conn)} == {1, 2, spent}
 
 
 @pytest.fixture

@@ -119,6 +119,9 @@ def test_mig_05_row_security_that_hides_jobs_is_named(
     conn.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA pgq_core TO {guest.info.user}")
     conn.execute("ALTER TABLE pgq_core.jobs ENABLE ROW LEVEL SECURITY")
     assert (look(guest)["row security"].level, look()["row security"].level) == ("fail", "ok")
+    conn.execute("CREATE POLICY of_another ON pgq_core.jobs TO pg_monitor USING (true)")
+    conn.execute("CREATE POLICY to_look_at ON pgq_core.jobs FOR SELECT USING (true)")
+    assert look(guest)["row security"].level == "fail"
     conn.execute(f"CREATE POLICY all_of_them ON pgq_core.jobs TO {guest.info.user} USING (true)")
     assert look(guest)["row security"].level == "ok"
 

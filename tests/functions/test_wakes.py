@@ -44,10 +44,10 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     noted: list[str] = []
     connect: Callable[..., Any] = psycopg.connect
 
-    def connect_and_note(address: str, **options: Any) -> Any:
+    def connect_and_note(*address: str, **options: Any) -> Any:
         if (name := options.get("application_name", "")).startswith("pgq/"):
             noted.append(name)
-        return connect(address, **options)
+        return connect(*address, **options)
 
     monkeypatch.setattr(psycopg, "connect", connect_and_note)
     return noted

@@ -287,7 +287,7 @@ def test_a_conflict_of_keys_is_looked_up_by_the_key(busy: psycopg.Connection) ->
 
 
 def test_a_page_of_jobs_is_read_from_the_newest(busy: psycopg.Connection) -> None:
-    given = dict.fromkeys(("before", "queue", "task", "status", "unique_key"))
+    given = dict.fromkeys(("before", "queue", "task", "status", "unique_key", "worker"))
     plan = explain(busy, "find", **given, limit=50)
     assert plan.scans == []
     assert plan.rows <= 50

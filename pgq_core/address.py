@@ -1,0 +1,89 @@
+"""Where the database is: a connection string, read without ever showing it, and TLS to go there.
+
+Used by the edges that open the database themselves, the command line and the functions. What is
+said of a wrong string shows nothing of it, for a piece of the password may stand anywhere in it.
+"""
+
+import re
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import Conninfo
+
+from .db import Connection
+from .errors import ConfigError
+
+Parts = dict[str, Any]
+
+_WRONG = (
+    "is no connection string: expected postgresql://user:password@host:5432/database, "
+    "special characters of the password as %-codes"
+)
+_UNKNOWN = (
+    "has a parameter (after the ?, or before an =) that libpq does not know: correct it, or write "
+    "special characters of the password as %-codes"
+)
+_CA = (
+    "the server is to prove who it is: name the file of its certificate authority "
+    "(sslrootcert=/path in the connection string; Amazon RDS: global-bundle.pem), or say "
+    "sslmode=require to go without that proof, sslmode=disable without TLS"
+)
+
+
+def read(dsn: str, where: str = "DATABASE_URL") -> Parts:
+    """Return the parts of the connection string that the variable *where* holds.
+
+    Raises:
+        ConfigError: it is none, or a bare @ or / of the password has cut it in the wrong place, so
+            that a piece of the password passes for a host, a port or a database.
+    """
+    try:
+        parts = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError as error:  # its text may show the password
+        unknown = re.match("invalid (URI query parameter|connection option)", str(error))
+        raise ConfigError(f"{where} {_UNKNOWN if unknown else _WRONG}") from None
+    names = f"{parts.get('host', '')}{parts.get('dbname', '')}"
+    if "@" in names or re.fullmatch(r"[\d,]*", str(parts.get("port", ""))) is None:
+        raise ConfigError(f"{where} {_WRONG}")
+    return parts
+
+
+def connect(parts: Mapping[str, Any], **options: Any) -> Connection:  # noqa: ANN401 - libpq's
+    """Open an autocommit connection; to another machine over TLS, the server's name verified.
+
+    An `sslmode` that is given, there or in PGSSLMODE, is left as it is. Nothing is prepared and
+    nothing set at start-up, since a pooler in transaction mode refuses both.
+
+    Raises:
+        psycopg.OperationalError: there is no way in; a missing certificate is named with a remedy.
+    """
+    tls = _tls(parts)
+    try:
+        return psycopg.connect(
+            **{**tls, **parts, **options},
+            autocommit=True,
+            prepare_threshold=None,
+            client_encoding="utf8",  # a role's own default may not hold what jobs do
+        )
+    except psycopg.OperationalError as error:
+        if tls and re.search("certificate|SSL", str(error)):
+            raise psycopg.OperationalError(f"{error}; {_CA}") from None
+        raise
+
+
+def _tls(parts: Mapping[str, Any]) -> Parts:
+    known = {option.keyword.decode(): option for option in Conninfo.get_defaults()}
+    given = {name for name, option in known.items() if option.val != option.compiled} | parts.keys()
+    hosts = parts.get("host") or parts.get("hostaddr") or (known["host"].val or b"").decode()
+    if {"sslmode", "service"} & given or all(map(_is_local, str(hosts).split(","))):
+        return {}
+    # libpq's own word "system" finds nothing where psycopg brings an OpenSSL of its own.
+    bundle = {"sslrootcert": ssl.get_default_verify_paths().cafile or "system"}
+    return {"sslmode": "verify-full"} | ({} if "sslrootcert" in given else bundle)
+
+
+def _is_local(host: str) -> bool:
+    return host in ("", "localhost", "::1") or host.startswith(("127.", "/", "@"))
