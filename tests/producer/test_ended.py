@@ -12,6 +12,7 @@ from pgq_core import NewJob, Producer
 def test_what_comes_after_the_end_of_a_block_is_refused_and_not_put_in(
     conn: psycopg.Connection, producer: Producer, committed: Callable[[], int], *, failed: bool
 ) -> None:
+    left = 0 if failed else 1
     with producer.transaction(conn) as tx:
         with producer.transaction(conn) as inner:
             inner.enqueue("a", {})
@@ -22,4 +23,4 @@ def test_what_comes_after_the_end_of_a_block_is_refused_and_not_put_in(
     for enqueue in (lambda: tx.enqueue("a", {}), lambda: tx.enqueue_many([NewJob("a", {})])):
         with pytest.raises(ValueError, match="ended"):
             enqueue()
-    assert committed() == (0 if failed else 1)
+    assert committed() == left
