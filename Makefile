@@ -12,14 +12,6 @@ JOBS ?= 2
 
 -include infra/package.mk
 
-# sam tells nobody of us, and keeps its own files here, not in the home folder.
-export SAM_CLI_TELEMETRY := 0
-export __SAM_CLI_APP_DIR := $(CURDIR)/.aws-sam/cli
-build: | known-architecture
-.PHONY: known-architecture
-known-architecture:
-	@case "$(ARCHITECTURE)" in arm64|x86_64) ;; *) echo "ARCHITECTURE=$(ARCHITECTURE): arm64 or x86_64 is expected" >&2; exit 1;; esac
-
 help: ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 

@@ -24,7 +24,11 @@ INSTALLED := .aws-sam/package/$(RUNTIME)-$(ARCHITECTURE)-$(lastword $(GLIBC))-$(
 
 SAM := $(firstword $(wildcard $(BIN)/sam) sam)
 export RUNTIME ARCHITECTURE TASKS_FOLDER
+# sam tells nobody of us, and keeps its own files here, not in the home folder.
+export SAM_CLI_TELEMETRY := 0
+export __SAM_CLI_APP_DIR := $(CURDIR)/.aws-sam/cli
 build: ## pack the functions: make build TASKS_FOLDER=app RUNTIME=python3.13 ARCHITECTURE=arm64
+	@case "$(ARCHITECTURE)" in arm64|x86_64) ;; *) echo "ARCHITECTURE=$(ARCHITECTURE): arm64 or x86_64 is expected" >&2; exit 1;; esac
 	$(SAM) build --parameter-overrides Runtime=$(RUNTIME) Architecture=$(ARCHITECTURE)
 
 build-WorkerFunction build-ReaperFunction build-MigrateFunction: $(INSTALLED)
