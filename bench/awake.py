@@ -39,6 +39,8 @@ FROM pg_stat_activity
 WHERE backend_type = 'client backend' AND usename <> 'postgres' AND datname = current_database()
 """
 
+WIDE = 160  # columns, where there is no terminal
+
 WAYS = (
     Way(name="poll each second", resident="poll"),
     Way(name="LISTEN, poll each 15 min", resident="listen"),
@@ -222,7 +224,10 @@ def main() -> None:
     text = page(busy, idle, bursts, **facts)
     (DOCS / "awake.md").write_text(text)
     (DOCS / "awake.svg").write_text(plot(busy, idle))
-    Console().print(Markdown(text))
+    console = Console()
+    if not console.is_terminal:
+        console.width = WIDE
+    console.print(Markdown(text))
 
 
 if __name__ == "__main__":
