@@ -7,6 +7,7 @@ said of a wrong string shows nothing of it, for a piece of the password may stan
 import re
 import ssl
 from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import Any
 
 import psycopg
@@ -42,7 +43,7 @@ def read(dsn: str, where: str = "DATABASE_URL") -> Parts:
     """
     try:
         parts = conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError as error:  # its text may show the password
+    except (psycopg.ProgrammingError, UnicodeError) as error:  # its text may show the password
         unknown = re.match("invalid (URI query parameter|connection option)", str(error))
         raise ConfigError(f"{where} {_UNKNOWN if unknown else _WRONG}") from None
     names = f"{parts.get('host', '')}{parts.get('dbname', '')}"
@@ -54,7 +55,8 @@ def read(dsn: str, where: str = "DATABASE_URL") -> Parts:
 def connect(parts: Mapping[str, Any], **options: Any) -> Connection:  # noqa: ANN401 - libpq's
     """Open an autocommit connection; to another machine over TLS, the server's name verified.
 
-    An `sslmode` that is given, there or in PGSSLMODE, is left as it is. Nothing is prepared and
+    An `sslmode` that is given, there or in PGSSLMODE, is left as it is; but PGSSLMODE=prefer is
+    libpq's own default, and cannot be told from none. Nothing is prepared and
     nothing set at start-up, since a pooler in transaction mode refuses both.
 
     Raises:
@@ -63,10 +65,10 @@ def connect(parts: Mapping[str, Any], **options: Any) -> Connection:  # noqa: AN
     tls = _tls(parts)
     try:
         return psycopg.connect(
-            **{**tls, **parts, **options},
+            # A role's own encoding may not hold what jobs do.
+            **{**tls, **parts, **options, "client_encoding": "utf8"},
             autocommit=True,
             prepare_threshold=None,
-            client_encoding="utf8",  # a role's own default may not hold what jobs do
         )
     except psycopg.OperationalError as error:
         if tls and re.search("certificate|SSL", str(error)):
@@ -75,10 +77,11 @@ def connect(parts: Mapping[str, Any], **options: Any) -> Connection:  # noqa: AN
 
 
 def _tls(parts: Mapping[str, Any]) -> Parts:
-    known = {option.keyword.decode(): option for option in Conninfo.get_defaults()}
-    given = {name for name, option in known.items() if option.val != option.compiled} | parts.keys()
-    hosts = parts.get("host") or parts.get("hostaddr") or (known["host"].val or b"").decode()
-    if {"sslmode", "service"} & given or all(map(_is_local, str(hosts).split(","))):
+    told = (one for one in Conninfo.get_defaults() if one.val != one.compiled)
+    known = {one.keyword.decode(): (one.val or b"").decode() for one in told} | dict(parts)
+    given = {name: value for name, value in known.items() if value}
+    hosts = given.get("hostaddr") or given.get("host") or ""
+    if {"sslmode", "service"} & given.keys() or all(map(_is_local, str(hosts).split(","))):
         return {}
     # libpq's own word "system" finds nothing where psycopg brings an OpenSSL of its own.
     bundle = {"sslrootcert": ssl.get_default_verify_paths().cafile or "system"}
@@ -86,4 +89,9 @@ def _tls(parts: Mapping[str, Any]) -> Parts:
 
 
 def _is_local(host: str) -> bool:
-    return host in ("", "localhost", "::1") or host.startswith(("127.", "/", "@"))
+    if host in ("", "localhost") or host.startswith(("/", "@")):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

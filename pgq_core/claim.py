@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 from .db import Connection, batches
 from .errors import LeaseLost
@@ -57,6 +58,6 @@ def take(
         raise ValueError(f"lease: more than 0 s is expected, not {lease}")
     if worker is not None:
         check_name("worker", worker)
-    place = behind(after)
-    rows = batches(conn, "claim", limit, queue=queue, lease=lease, worker=worker, **place)
-    return [from_row(row) for row in next(rows)]
+    given: dict[str, Any] = {"queue": queue, "lease": lease, "worker": worker, **behind(after)}
+    parts = batches(conn, "claim", limit, total=limit, **given)
+    return [from_row(row) for part in parts for row in part]

@@ -80,8 +80,8 @@ def fallback(text: str) -> timedelta:
 def payload(text: str) -> object:
     """Read JSON; NewJob refuses what is no object."""
     try:
-        return json.loads(sys.stdin.buffer.read() if text == "-" else text)
-    except (ValueError, RecursionError) as error:
+        return json.loads(click.get_binary_stream("stdin").read() if text == "-" else text)
+    except (ValueError, RuntimeError) as error:  # too deep, or no standard input
         raise ValueError(f"payload: no JSON: {error}") from None
 
 
@@ -267,7 +267,7 @@ def doctor(*, tasks: str | None, **options: Any) -> Answer:  # noqa: ANN401 - De
     with terminal.connect() as conn:
         findings = examine(conn, deployment)
     if any(one.level == "fail" for one in findings):
-        click.get_current_context().meta[terminal.CODE] = terminal.COULD_NOT
+        click.get_current_context().meta.setdefault(terminal.CODE, terminal.COULD_NOT)
     return {"findings": [asdict(one) for one in findings]}
 
 
@@ -355,7 +355,7 @@ def _steer(conn: Connection, act: Act, ids: Iterable[int]) -> list[Answer]:
             row = {"id": job_id, "queue": job and job.queue, "status": job and job.status}
             rows.append(row | {"why": "" if changed else _why_not(act, job)})
     if any(row["why"] for row in rows):
-        click.get_current_context().meta[terminal.CODE] = terminal.COULD_NOT
+        click.get_current_context().meta.setdefault(terminal.CODE, terminal.COULD_NOT)
     return rows
 
 
@@ -485,7 +485,7 @@ def _as_given(act: Callable[..., Any], *args: object, **given: object) -> Any:  
 
 def _ask(question: str, *, yes: bool) -> None:
     """Ask before much is changed; where nobody can answer, --yes must be given."""
-    if not (yes or sys.stdin.isatty()):
+    if not (yes or (sys.stdin and sys.stdin.isatty())):
         raise click.UsageError("without a terminal to ask on, give --yes")
     if not (yes or click.confirm(question, err=True)):
         raise PgqError("nothing was changed")

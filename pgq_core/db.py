@@ -6,9 +6,10 @@ throughput.
 """
 
 import logging
+import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.resources import files
@@ -30,7 +31,7 @@ Place = tuple[str, int, str] | None
 SLOW = (pg.QueryCanceled, pg.LockNotAvailable)
 #: A fault of a row or of the size of a batch, not of the connection or the statement.
 REFUSALS = (pg.IntegrityError, pg.DataError, pg.RaiseException, *SLOW)
-MOST_SKIPPED = 1000  # rows, before whoever asked is told
+MOST_SLOW = 3  # rows, each too slow by itself, before whoever asked is told
 TRIES = 20  # of what PostgreSQL asks to repeat
 PAUSE = 0.02  # s, at most, before the next one
 _STATUS = {
@@ -68,30 +69,53 @@ def run(conn: Connection, name: str, /, **params: object) -> list[Row]:
     return _execute(conn, name, params)
 
 
-def batches(conn: Connection, name: str, limit: int, /, **params: object) -> Iterator[list[Row]]:
-    """Run *name* again and again, each time its own transaction, until it finds fewer than *limit*.
+def batches(
+    conn: Connection,
+    name: str,
+    limit: int,
+    /,
+    *,
+    total: float = math.inf,
+    enough: Callable[[], bool] = lambda: False,
+    **params: object,
+) -> Iterator[list[Row]]:
+    """Run *name*, each time its own transaction, until it finds fewer than asked for, or *total*.
 
     A batch that is refused, because a trigger or a constraint of the application refuses one row or
     because it takes longer than the server allows, is tried smaller, and at last that row is passed
-    by: one bad row keeps no other.
+    by: one bad row keeps no other. Between such tries *enough* may end it.
     """
-    size, skipped = limit, 0
+    size, skipped, slow = int(min(limit, total)), 0, 0
     while True:
         try:
             rows = run(conn, name, limit=size, skipped=skipped, **params)
-        except REFUSALS as error:
-            endless = skipped >= MOST_SKIPPED or (size == 1 and isinstance(error, SLOW))
-            if endless or not is_idle(conn):
+        except (psycopg.Error, SchemaMismatch) as error:
+            slow += size == 1 and isinstance(error, SLOW)
+            if not is_idle(conn) or slow > MOST_SLOW or not _refuses_rows(error):
                 raise
+            if size == limit:
+                facts = {"statement": name, "skipped": skipped, "error": str(error)}
+                logger.warning("batch refused, trying a smaller one", extra=facts)
             skipped += size == 1
             size = max(1, size // 10)
-            facts = {"statement": name, "skipped": skipped, "error": str(error)}
-            logger.warning("batch refused, trying a smaller one", extra=facts)
+            if enough():
+                return
             continue
         yield rows
-        if len(rows) < size:
+        total -= len(rows)
+        if len(rows) < size or not total:
             return
-        size = min(limit, size * 10)
+        size = int(min(limit, size * 10, total))
+
+
+def _refuses_rows(error: psycopg.Error | SchemaMismatch) -> bool:
+    """Tell whether it is the fault of a row (a function of the application raised) or the size."""
+    cause = error.__cause__ if isinstance(error, SchemaMismatch) else error
+    if isinstance(cause, REFUSALS):
+        return True
+    if not isinstance(cause, psycopg.Error) or isinstance(cause, psycopg.OperationalError):
+        return False
+    return bool(cause.diag.context)
 
 
 def _execute(conn: Connection, name: str, params: dict[str, object]) -> list[Row]:

@@ -1,11 +1,11 @@
 """Keep the table honest and small: reclaim expired leases, clean up what was kept long enough."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
-from .db import REFUSALS, Connection, Row, batches, require_idle, run
+from .db import Connection, Row, batches, require_idle, run
 from .errors import OpenTransaction
 from .job import check_int, check_name
 
@@ -45,11 +45,8 @@ def reclaim_all(conn: Connection, *, queue: str | None = None) -> list[Reclaimed
 
     A row that a trigger of the application's own refuses is passed by, with a log line.
     """
-    back: list[Reclaimed] = []
-    with suppress(*REFUSALS):  # logged; what is left is for the next time
-        for rows in batches(conn, "reclaim", _BATCH, queue=queue):
-            back += _reclaimed(rows)
-    return back
+    parts = batches(conn, "reclaim", _BATCH, queue=queue)
+    return [one for part in parts for one in _reclaimed(part)]
 
 
 def _reclaimed(rows: Sequence[Row]) -> list[Reclaimed]:
@@ -88,11 +85,12 @@ def cleanup(
     require_idle(conn)
     if not conn.autocommit:
         raise OpenTransaction("not in autocommit mode")
-    removed = batches(conn, "cleanup", limit, done=done, failed=failed, archive=archive)
-    total = 0
-    with suppress(*REFUSALS):  # logged; what is left is for the next time
-        while time_left is None or time_left() > _MARGIN:
-            total += len(rows := next(removed, []))
-            if not rows:
-                break
+    kept: dict[str, Any] = {"done": done, "failed": failed, "archive": archive}
+
+    def enough() -> bool:
+        return time_left is not None and time_left() <= _MARGIN
+
+    total, parts = 0, batches(conn, "cleanup", limit, enough=enough, **kept)
+    while not enough() and (part := next(parts, [])):
+        total += len(part)
     return total

@@ -211,6 +211,11 @@ def fire(conn: Connection, queue: str) -> int:
             if not is_idle(conn):
                 raise
             text = error.diag.message_primary if isinstance(error, psycopg.Error) else str(error)
+            if isinstance(
+                error, psycopg.OperationalError
+            ):  # a lock, a limit, a full disk: it passes
+                logger.warning("schedule not fired", extra={"schedule": name, "error": text})
+                continue
             logger.warning("schedule paused", extra={"schedule": name, "error": text})
             pause(conn, name)
     return fired

@@ -160,7 +160,7 @@ def _print_rows(console: Console, rows: Sequence[Answer]) -> None:
         table.add_column(_label(name), min_width=least, overflow="fold")
     for shown in zip(*columns.values(), strict=True):
         table.add_row(*shown)
-    if not (console.is_terminal or "COLUMNS" in os.environ):
+    if not console.width or not (console.is_terminal or "COLUMNS" in os.environ):
         console.width = WIDE  # a pipe has no width
     measured = console.measure(table, options=console.options.update(width=WIDE))
     if measured.maximum + len(columns) <= console.width:

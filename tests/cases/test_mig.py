@@ -122,6 +122,43 @@ def test_mig_08_a_trigger_that_refuses_one_row_keeps_no_other(
     assert drain().done == 1
 
 
+RAISED = {
+    "a code of its own": "RAISE EXCEPTION ''no'' USING ERRCODE = ''MY001''",
+    "no row": "PERFORM id FROM nothing",
+    "an assertion": "ASSERT false",
+    "a privilege": "RAISE insufficient_privilege",
+}
+
+
+@pytest.mark.parametrize("raised", RAISED)
+def test_mig_08_whatever_the_trigger_raises(
+    conn: psycopg.Connection, rows: Rows, drain: Drain, raised: str
+) -> None:
+    rows.add(5, task="ok")
+    rule = RULE.format(when="NEW.status = 'running'")
+    rule = rule.replace("RAISE EXCEPTION ''the application forbids it''", RAISED[raised])
+    conn.execute(rule.encode())
+    assert drain(batch_size=4).done == 4
+    assert rows.statuses() == ["done", "done", "queued", "done", "done"]
+
+
+def test_mig_08_a_claim_beside_a_refused_row_is_as_large_as_asked_for(
+    conn: psycopg.Connection, rows: Rows
+) -> None:
+    rows.add(8, task="ok")
+    conn.execute(RULE.format(when="NEW.status = 'running'").encode())
+    assert [job.id for job in claim(conn, "default", 5, MINUTE)] == [1, 2, 4, 5, 6]
+
+
+def test_mig_08_cleanup_gets_past_many_rows_that_the_application_refers_to(
+    conn: psycopg.Connection, rows: Rows
+) -> None:
+    ids = rows.add(40, status="done", finished_at="2020-01-01Z")
+    conn.execute("CREATE TABLE orders (job bigint REFERENCES pgq_core.jobs)")
+    conn.execute("INSERT INTO orders SELECT unnest(%s::bigint[])", [ids[:30]])
+    assert reaper.cleanup(conn, limit=10) == 10
+
+
 def test_mig_08_a_job_that_cannot_be_handed_back_keeps_no_other(
     conn: psycopg.Connection, rows: Rows, tasks: Tasks, drain: Drain
 ) -> None:

@@ -370,3 +370,14 @@ def test_the_sweep_sees_a_queue_that_has_nothing_but_a_due_slot(
     put("queue paused", queue="queue paused")
     queues.pause(conn, "queue paused")
     assert queues.with_work(conn) == ["due"]
+
+
+def test_a_slot_that_a_lock_holds_up_stays_due(conn: psycopg.Connection, connect: Connect) -> None:
+    schedules.put(conn, schedules.NewSchedule(name="s", cron="0 0 1 1 *", task="t"))
+    conn.execute("UPDATE pgq_core.schedules SET next_at = now()")
+    index, hurried = connect(), connect(options="-c lock_timeout=50ms")
+    with index.transaction():
+        index.execute("LOCK TABLE pgq_core.jobs IN SHARE MODE")  # as CREATE INDEX does
+        assert schedules.fire(hurried, "default") == 0
+    assert not schedules.find(conn)[0].paused
+    assert schedules.fire(hurried, "default") == 1

@@ -21,6 +21,7 @@ Asked = Callable[..., dict[str, Any]]
         ("postgresql://u:se/cret@db.example/app", "no connection string"),
         ("secret", "no connection string"),
         ("host=db.example secret=1", "a parameter"),
+        ("postgresql://u:se\udcffcret@db.example/app", "no connection string"),
     ],
 )
 def test_a_wrong_string_is_refused_and_nothing_of_it_is_shown(dsn: str, said: str) -> None:
@@ -63,6 +64,11 @@ VERIFIED = {"sslmode": "verify-full", "sslrootcert": BUNDLE}
         ("host=db.example sslmode=require", {}, {"sslmode": "require"}),
         ("host=db.example", {"PGSSLMODE": "disable"}, {}),
         ("service=app", {}, {}),
+        ("", {"PGHOSTADDR": "192.0.2.1"}, VERIFIED),
+        ("host=localhost hostaddr=192.0.2.1", {}, VERIFIED),
+        ("host=db.example hostaddr=127.0.0.1", {}, {}),
+        ("host=127.example.com", {}, VERIFIED),
+        ("host=db.example", {"PGSSLMODE": ""}, VERIFIED),
         ("postgresql://u@127.0.0.1/app", {}, {}),
         ("postgresql://u@[::1]/app", {}, {}),
         ("postgresql:///app", {}, {}),
@@ -76,8 +82,16 @@ def test_another_machine_is_to_prove_who_it_is_unless_told_otherwise(
     assert asked(dsn, **env) == expected
 
 
-def test_without_tls_the_remedy_is_named_and_works(server: Server) -> None:
-    parts = address.read(server.dsn()) | {"host": "db.example", "hostaddr": "127.0.0.1"}
+def test_an_encoding_of_its_own_is_no_hindrance(server: Server) -> None:
+    with address.connect(address.read(f"{server.dsn()}?client_encoding=latin1")) as conn:
+        assert conn.info.encoding == "utf-8"
+
+
+def test_without_tls_the_remedy_is_named_and_works(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(address, "_is_local", lambda _: False)
+    parts = address.read(server.dsn())
     with pytest.raises(psycopg.OperationalError, match=r"sslrootcert=/path .* sslmode=disable"):
         address.connect(parts)
     with address.connect(parts | {"sslmode": "disable"}) as conn:

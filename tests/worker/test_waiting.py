@@ -331,3 +331,13 @@ def test_an_expired_lease_that_a_lock_hides_is_not_waited_for_in_a_spin(
     other.execute("SELECT FROM pgq_core.jobs FOR UPDATE")
     assert drain() == DrainReport()
     assert len(drain.alarms.armed) == 1
+
+
+def test_an_alarm_of_a_clock_that_is_behind_is_spent_all_the_same(
+    put: Put, drain: Drain, mark: Mark, look: Look, value: Value
+) -> None:
+    """It goes off a moment too early, and its event tells an instant that is long past here."""
+    job = put(delay=timedelta(seconds=50))
+    drain(wait=timedelta(0))
+    drain(wait=timedelta(0), woken_for=value("SELECT now() - interval '5 min'"))
+    assert (len(drain.alarms.armed), mark()) == (2, look(job).run_at)
