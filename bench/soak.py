@@ -58,7 +58,7 @@ SELECT pg_table_size('pgq_core.jobs'), pg_indexes_size('pgq_core.jobs'),
 #: Of the last state: what must be 0.
 WRONG = """
 SELECT (SELECT count(*) FROM (SELECT unnest(%(all)s::int[]) EXCEPT SELECT n FROM runs) AS missing),
-       (SELECT count(*) FROM (SELECT unnest(%(exact)s::int[]) EXCEPT SELECT n FROM effects) AS lost),
+       (SELECT count(*) FROM (SELECT unnest(%(exact)s::int[]) EXCEPT SELECT n FROM effects) AS no),
        (SELECT count(*) FROM pgq_core.jobs WHERE status NOT IN ('done', 'failed')),
        abs((SELECT count(*) FROM pgq_core.jobs WHERE status = 'failed') - %(discarded)s)
 """
