@@ -1,6 +1,6 @@
 # Everything a developer types. `make help` lists it; `make demo` and `make test` set up what they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup tmpdir demo test fix lock clean articles soak bench-latency bench-recovery bench-awake
+.PHONY: help setup tmpdir demo test fix lock clean articles chaos soak bench-latency bench-recovery bench-awake
 SHELL := /bin/sh
 
 PYTHON ?= python3
@@ -52,6 +52,9 @@ bench-recovery: setup ## how long after a kill jobs run again, without the sweep
 
 bench-awake: setup ## awake minutes and cost of a day, by way to wait, into docs/benchmarks/awake.md (4 minutes)
 	@$(BIN)/python -m bench.awake
+
+chaos: setup ## worker, server and network fail at each step; into docs/benchmarks/chaos.md (2 minutes)
+	@$(BIN)/python -m bench.chaos
 
 soak: setup ## a million jobs with failures, crashes and restarts, into docs/benchmarks/soak.md (JOBS= for fewer; 25 minutes)
 	@$(BIN)/python -m bench.soak
