@@ -150,7 +150,8 @@ class _Drain:
                 self.follow(woken_for)
         finally:
             self.served.end()
-            logger.info("drain ended", extra={"queue": self.queue, **asdict(self.report())})
+            if self.served.where is not None:  # it was connected
+                logger.info("drain ended", extra={"queue": self.queue, **asdict(self.report())})
 
     def report(self) -> DrainReport:
         return DrainReport(**self.counts)

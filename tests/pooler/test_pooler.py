@@ -126,7 +126,7 @@ def test_pool_03_every_verb_works_and_leaves_nothing_in_the_session(
 
 REFUSE = """
     CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
-        'BEGIN RAISE EXCEPTION ''no'' USING ERRCODE = ''internal_error''; END';
+        'BEGIN RAISE EXCEPTION ''no'' USING ERRCODE = ''disk_full''; END';
     CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON pgq_core.queues FOR EACH ROW
         EXECUTE FUNCTION refuse();
     CREATE TRIGGER refuse BEFORE UPDATE ON pgq_core.jobs FOR EACH ROW EXECUTE FUNCTION refuse()"""
@@ -150,7 +150,7 @@ def test_pool_03_an_error_leaves_nothing_to_the_next_client(
     conn.execute(REFUSE.encode())
     with single() as client:
         client.autocommit = True
-        with pytest.raises(psycopg.errors.InternalError_):
+        with pytest.raises(psycopg.errors.DiskFull):
             BOUNDED[step](client)
         assert session(single) == before  # while the client that failed is still there
 
