@@ -87,8 +87,6 @@ class Model:
     def cancel(self, now: int) -> str | None:
         if not self.unfinished:
             return None
-        if self.status == "queued":  # retry.sql has dropped the lease that cancel.sql keeps
-            self.lease = 0
         self._end("cancelled", now)
         return self.status
 

@@ -179,7 +179,14 @@ def test_a_retry_never_overlaps_the_lease_of_a_cancelled_run(
     jobs.cancel(conn, job.id)
     assert jobs.retry(conn, job.id) == "queued"
     row = rows.read(job)
-    assert (row["run_at"], row["locked_until"]) == (job.locked_until, None)
+    assert (row["run_at"], row["locked_until"]) == (job.locked_until, job.locked_until)
+    assert claim(conn, "default", 1, MINUTE) == []
+
+
+def test_a_second_retry_never_overlaps_it_either(conn: psycopg.Connection, job: Job) -> None:
+    for _ in range(2):
+        jobs.cancel(conn, job.id)
+        jobs.retry(conn, job.id)
     assert claim(conn, "default", 1, MINUTE) == []
 
 
