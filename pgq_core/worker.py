@@ -230,12 +230,14 @@ class _Drain:
             self.link.run(lambda conn: request(conn, self.kick, self.queue))
 
     def run_batch(self, jobs: list[Job]) -> bool:
-        """Run *jobs*, the ones that crashed last and alone; False = time ran out for some."""
-        todo = sorted(jobs, key=lambda job: job.crashed > 0)
+        """Run *jobs*, one that crashed before the others and alone; False = time ran out for some.
+
+        So whoever crashes next, no job is charged for it that has been charged before.
+        """
+        todo = sorted(jobs, key=lambda job: job.crashed == 0)
         in_time = True
         try:
             while todo and self.has_time_for(timedelta(0)):
-                self.put_suspect_first(todo)
                 todo = self.isolate(todo) if todo[0].crashed else todo
                 job = todo.pop(0)
                 if not self.has_time_for(self.timeout(job)):
@@ -249,16 +251,6 @@ class _Drain:
             finally:
                 self.settler.release(todo)
         return in_time and not todo
-
-    def put_suspect_first(self, todo: list[Job]) -> None:
-        """Let the last of *todo* go first if it crashed and the next would leave it no time.
-
-        Behind every batch of a long backlog it would never be started.
-        """
-        suspect, its = todo[-1], self.timeout(todo[-1])
-        behind = its + self.timeout(todo[0])
-        if suspect.crashed and self.has_time_for(its) and not self.has_time_for(behind):
-            todo.insert(0, todo.pop())
 
     def isolate(self, todo: list[Job]) -> list[Job]:
         """Leave the first of *todo* alone: write what has finished, hand back the others."""

@@ -51,7 +51,7 @@ def test_clm_02_what_fails_again_and_again_goes_behind_what_waits(
 def test_clm_02_a_job_that_crashed_is_started_however_long_the_backlog(
     suspects: int, tasks: Tasks, rows: Rows, drain: Drain
 ) -> None:
-    """It runs alone, behind its batch: but not behind every batch that there is."""
+    """It runs alone, and before the others."""
     left, started = TimeLeft(0), []
 
     @tasks.handler("suspect", timeout=timedelta(seconds=30))

@@ -77,7 +77,7 @@ def mark_crashed(conn: psycopg.Connection, *ids: Enqueued) -> None:
     )
 
 
-def test_jobs_that_crashed_run_last_and_alone(
+def test_jobs_that_crashed_run_first_and_alone(
     conn: psycopg.Connection, tasks: Tasks, put: Put, drain: Drain, look: Look
 ) -> None:
     seen: dict[int, dict[int, str]] = {}
@@ -88,10 +88,10 @@ def test_jobs_that_crashed_run_last_and_alone(
 
     innocent, first, second = put("a"), put("a"), put("a")
     mark_crashed(conn, first, second)
-    assert drain() == DrainReport(claimed=4, done=3, released=1)
-    assert list(seen) == [innocent.id, first.id, second.id]
-    assert seen[first.id] == {innocent.id: "done", first.id: "running", second.id: "queued"}
-    assert seen[second.id] == {innocent.id: "done", first.id: "done", second.id: "running"}
+    assert drain() == DrainReport(claimed=6, done=3, released=3)
+    assert list(seen) == [first.id, second.id, innocent.id]
+    assert seen[first.id] == {innocent.id: "queued", first.id: "running", second.id: "queued"}
+    assert seen[second.id] == {innocent.id: "queued", first.id: "done", second.id: "running"}
     assert (look(second).attempt, look(second).crashed) == (2, 0)
 
 
@@ -304,3 +304,16 @@ def test_an_undecodable_job_fails_alone_and_for_good(
     assert drain() == DrainReport(claimed=3, done=2, failed=1)
     assert [look(job).status for job in (first, bad, last)] == ["done", "failed", "done"]
     assert str(look(bad).last_error).startswith("BadPayload: payload cannot be decoded")
+
+
+def test_a_row_of_poison_jobs_costs_an_innocent_one_attempt(
+    crash: Callable[[], int], put: Put, look: Look
+) -> None:
+    innocents = [put(), put()]
+    for _ in range(5):
+        put("poison", max_attempts=1, priority=0)
+        assert crash() == 137
+    while crash():
+        pass
+    assert [look(job).status for job in innocents] == ["done", "done"]
+    assert max(look(job).attempt for job in innocents) == 2
