@@ -34,6 +34,10 @@ _CA = (
 )
 
 
+#: A peer that is gone without a word is noticed within a minute.
+_KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+
+
 def read(dsn: str, where: str = "DATABASE_URL") -> Parts:
     """Return the parts of the connection string that the variable *where* holds.
 
@@ -66,7 +70,7 @@ def connect(parts: Mapping[str, Any], **options: Any) -> Connection:  # noqa: AN
     try:
         return psycopg.connect(
             # A role's own encoding may not hold what jobs do.
-            **{**tls, **parts, **options, "client_encoding": "utf8"},
+            **{**tls, **_KEEPALIVES, **parts, **options, "client_encoding": "utf8"},
             autocommit=True,
             prepare_threshold=None,
         )

@@ -122,9 +122,6 @@ def connect() -> Connection:
         parts,
         application_name="pgq/cli",
         connect_timeout=_connect_timeout(parts),
-        keepalives_idle=30,  # a peer that is gone without a word is noticed within a minute
-        keepalives_interval=10,
-        keepalives_count=3,
     )
 
 

@@ -189,4 +189,7 @@ def test_a_connection_is_fit_for_a_pooler_in_transaction_mode(
         "connect_timeout": 40,
         "application_name": "pgq/worker",
         "client_encoding": "utf8",
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
     }
