@@ -8,6 +8,7 @@ import json
 import logging
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -27,12 +28,13 @@ from .doctor import Deployment, examine
 from .errors import PgqError
 from .job import MAX_KEY, MAX_NAME, Job, NewJob, check_text
 from .migrate import migrate as apply_migrations
-from .worker import RESERVE, START, work
+from .worker import RESERVE, START, DrainReport, work
 
 Answer = dict[str, Any]
 Act = Callable[[Connection, int], str | None]
 
 MOST_DAYS = 3650  # as in Settings
+ASKED = ("id", "queue", "task", "status", "attempt", "max_attempts")  # of a job, before the rest
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -105,6 +107,7 @@ ID = click.IntRange(1, 2**63 - 1)
 PAYLOAD = click.Argument(["payload"], type=payload, default="{}")
 JSON = _option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 YES = _option("--yes", is_flag=True, help="Do not ask.")
+NEW = _option("--new", is_flag=True, help="The queue has had no job yet.")
 KICK = _option("--kick", type=_name("function"), help="Wake this worker (its name or ARN).")
 JOB = (
     _option("--queue", default="default", help="The lane."),
@@ -124,17 +127,16 @@ KEEP = (
 
 def command(
     group: click.Group, *params: click.Parameter, name: str | None = None, opens: bool = True
-) -> Callable[[Callable[..., Answer | None]], click.Command]:
+) -> Callable[[Callable[..., Answer]], click.Command]:
     """Make a function a command of *group*: it gets the database, and its answer is shown."""
 
-    def decorate(act: Callable[..., Answer | None]) -> click.Command:
+    def decorate(act: Callable[..., Answer]) -> click.Command:
         @wraps(act)
         def run(*, as_json: bool, **given: object) -> int:
             database = terminal.database if opens else nullcontext
             with terminal.answer_only(as_json=as_json), database() as conn:
                 answer = act(conn, **given) if opens else act(**given)
-            if answer is not None:
-                terminal.show(answer, as_json=as_json)
+            terminal.show(answer, as_json=as_json)
             return int(click.get_current_context().meta.get(terminal.CODE, 0))
 
         made: click.Command = group.command(name, params=[*params])(run)
@@ -160,11 +162,21 @@ def cli() -> None:
     """  # noqa: D301 - click's mark for what it must not wrap
 
 
-@command(cli, opens=False)
-def migrate() -> Answer:
-    """Create or update the schema pgq_core."""
+@command(cli, KICK, opens=False)
+@click.option("--tasks", envvar="PGQ_TASKS", help="The handlers: module:attribute.")
+def migrate(*, tasks: str | None, kick: str | None) -> Answer:
+    """Create or update the schema pgq_core; with --tasks, the schedules of the code, too.
+
+    Those are `@tasks.cron`; the kick wakes a worker that arms their alarms. PGQ_TASKS may name the
+    handlers, as it does for the function that migrates.
+    """
+    registry = _handlers(tasks) if tasks else None
     with terminal.connect() as conn:
-        return {"applied": apply_migrations(conn)}
+        answer: Answer = {"applied": apply_migrations(conn)}
+        if registry is not None:
+            names = schedules.sync(conn, registry.schedules)
+            answer |= {"scheduled_queues": names, "kick": _kick(conn, kick, *names)}
+        return answer
 
 
 @command(cli)
@@ -203,21 +215,26 @@ def enqueue(*, kick: str | None, **options: Any) -> Answer:  # noqa: ANN401 - th
 @click.option("--batch-size", type=click.IntRange(1, 1000), default=10, show_default=True)
 @click.option("--wait", type=Value(duration), help="With --once: for what falls due until then.")
 @click.option("--fallback", type=fallback, help="Else: look at least this often, or off. [15m]")
-def worker(*, once: bool, tasks: str, wait: Any, fallback: Any, **options: Any) -> Answer | None:  # noqa: ANN401
+def worker(*, once: bool, tasks: str, wait: Any, fallback: Any, **options: Any) -> Answer:  # noqa: ANN401
     """Run the jobs of a queue; PGQ_TASKS may name the handlers too.
 
     It stays, and listens on a direct connection (see `pgq-core notify on`); with --once it ends
-    when no job is due. SIGINT or SIGTERM: finish the job, hand back the rest, end. A second one
-    interrupts the job.
+    when no job is due. SIGINT or SIGTERM: finish the job, hand back the rest, end, and say what was
+    done. A second one interrupts the job.
     """
     if (fallback if once else wait) is not None:
         raise click.UsageError("--wait goes with --once, --fallback with a worker that stays")
+    total = Counter(asdict(DrainReport()))
+    options |= {"connect": terminal.connect, "tasks": _handlers(tasks)}
+    options["report"] = lambda one: total.update(asdict(one))
     with terminal.until_signal() as time_left:
-        options |= {"connect": terminal.connect, "tasks": _handlers(tasks), "time_left": time_left}
         if once:
-            return asdict(work(**options, wait=wait or timedelta(0)))
-        listen.Listener(**options, fallback=fallback or listen.FALLBACK).run()
-        return None
+            work(**options, time_left=time_left, wait=wait or timedelta(0))
+        else:
+            listen.logger.setLevel(logging.INFO)  # it says that it listens
+            fallback = fallback or listen.FALLBACK
+            listen.Listener(**options, time_left=time_left, fallback=fallback).run()
+    return total
 
 
 @command(cli)
@@ -248,7 +265,7 @@ def cleanup(*, yes: bool, **kept: Any) -> Answer:  # noqa: ANN401 - the library'
     Interrupted, it ends after the batch it is at, and says how many it has removed.
     """
     done, failed = (kept[name] / timedelta(days=1) for name in ("done", "failed"))
-    _ask(f"Remove jobs done {done:g} days ago, failed or cancelled {failed:g}?", yes=yes)
+    _ask(f"Remove jobs done {done:g} days ago or more, failed or cancelled {failed:g}?", yes=yes)
     with terminal.database() as conn, terminal.steadily("batch") as time_left:
         return {"removed": reaper.cleanup(conn, time_left=time_left, **kept)}
 
@@ -302,7 +319,7 @@ def show_job(conn: Connection, *, job_id: int, whole: bool) -> Answer:
         raise PgqError(f"there is no job {job_id}; see pgq-core jobs list")
     details["last_error"] = details.pop("last_error")  # at the end: it may have many lines
     hidden = () if whole else ("payload", "headers")
-    return {name: value for name, value in details.items() if name not in hidden}
+    return {name: details[name] for name in (*ASKED, *details) if name not in hidden}
 
 
 @command(job_commands, *OF, YES, KICK, name="retry", opens=False)
@@ -378,17 +395,19 @@ def queue_commands() -> None:
 queue_commands.add_command(status, "list")
 
 
-@command(queue_commands, QUEUE, name="set")
+@command(queue_commands, QUEUE, NEW, name="set")
 @click.option("--max-workers", type=click.IntRange(1, 1000), required=True)
-def set_queue(conn: Connection, *, queue: str, max_workers: int) -> Answer:
+def set_queue(conn: Connection, *, queue: str, new: bool, max_workers: int) -> Answer:
     """Let at most so many workers run QUEUE at a time, softly."""
+    _known(conn, queue, new=new)
     queues.configure(conn, queue, max_workers=max_workers)
     return {"queue": queue, "max_workers": max_workers}
 
 
-@command(queue_commands, QUEUE, name="pause")
-def pause_queue(conn: Connection, *, queue: str) -> Answer:
+@command(queue_commands, QUEUE, NEW, name="pause")
+def pause_queue(conn: Connection, *, queue: str, new: bool) -> Answer:
     """Start no more jobs of QUEUE; what runs goes on."""
+    _known(conn, queue, new=new)
     queues.pause(conn, queue)
     return {"queue": queue, "paused": True}
 
@@ -396,8 +415,16 @@ def pause_queue(conn: Connection, *, queue: str) -> Answer:
 @command(queue_commands, QUEUE, KICK, name="resume")
 def resume_queue(conn: Connection, *, queue: str, kick: str | None) -> Answer:
     """Start jobs of QUEUE again."""
+    _known(conn, queue, new=False)
     queues.resume(conn, queue)
     return {"queue": queue, "paused": False, "kick": _kick(conn, kick, queue)}
+
+
+def _known(conn: Connection, queue: str, *, new: bool) -> None:
+    """Refuse a name that was mistyped: enqueueing and working make a queue, too."""
+    if not new and queue not in {one.queue for one in queues.stats(conn)}:
+        message = f"there is no queue {queue!r}; see pgq-core queues list (one to come: --new)"
+        raise PgqError(message)
 
 
 @cli.group(no_args_is_help=False)

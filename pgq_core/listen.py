@@ -21,7 +21,7 @@ from psycopg.errors import ReadOnlySqlTransaction
 from . import queues
 from .db import Connection, run
 from .tasks import Tasks
-from .worker import LEASE, SLACK, work
+from .worker import LEASE, SLACK, DrainReport, work
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,7 @@ class Listener:
         fallback: how long to wait at most between two drains; timedelta.max = as long as nothing
             happens. One shorter than the database's suspend timeout keeps it awake.
         time_left: 0 ends it: the job that runs is finished, the rest handed back.
+        report: called with what each drain did.
     """
 
     connect: Connect
@@ -69,6 +70,7 @@ class Listener:
     batch_size: int
     fallback: timedelta = FALLBACK
     time_left: Callable[[], timedelta]
+    report: Callable[[DrainReport], object] | None = None
 
     def run(self) -> None:
         """Listen and drain; connect again whenever the connection is lost.
@@ -100,6 +102,7 @@ class Listener:
         if not notifies:
             logger.warning("inserts send no notification: run `pgq-core notify on`")
         run(ears, "listen")
+        logger.info("listening", extra={"queue": self.queue})
 
     def _attend(self, ears: Connection) -> None:
         woken_for: datetime | None = EVERY_MARK
@@ -121,6 +124,7 @@ class Listener:
                 alarm=OwnAlarm(),
                 worker_id=worker,
                 woken_for=woken_for,
+                report=self.report,
             )
 
     def _wait(self, ears: Connection) -> datetime | None:

@@ -50,6 +50,24 @@ def test_migrate_applies_once_and_says_what(run: Run, empty_dsn: str) -> None:
     assert run("migrate", dsn=empty_dsn).stdout.split() == ["applied", "none"]
 
 
+def test_migrate_makes_the_schedules_those_of_the_code(
+    run: Run, folder: Path, empty_dsn: str, aws: str
+) -> None:
+    """As the function does that migrates, for who has none."""
+    shop = "from pgq_core import Tasks\ntasks = Tasks()\n"
+    nightly = "tasks.cron('0 2 * * *')(tasks.handler('report', queue='mails')(lambda job: None))"
+    (folder / "shop.py").write_text(shop + nightly)
+    migrate = ["migrate", "--tasks=shop:tasks", "--json"]
+    answer = document(run(*migrate, "--kick=shop", dsn=empty_dsn, AWS_ENDPOINT_URL=aws))
+    assert (answer["scheduled_queues"], answer["kick"]) == (["mails"], "sent")
+    [row] = document(run("cron", "list", "--json", dsn=empty_dsn))["schedules"]
+    assert (row["task"], row["in_code"]) == ("report", True)
+    (folder / "shop.py").write_text(shop)
+    answer = document(run(*migrate, dsn=empty_dsn))
+    assert answer == {"applied": [], "scheduled_queues": [], "kick": "none"}
+    assert document(run("cron", "list", "--json", dsn=empty_dsn)) == {"schedules": []}
+
+
 @pytest.mark.parametrize("command", [["status"], ["enqueue", "greet"], ["reap"]])
 def test_an_unmigrated_database_is_one_line_that_names_migrate(
     run: Run, empty_dsn: str, command: list[str]
@@ -245,10 +263,11 @@ def test_a_failed_kick_is_a_line_on_stderr_for_the_job_is_in(run: Run) -> None:
     assert re.fullmatch(r"pgq-core: kick not sent to shop-worker: [^\n]+\n", done.stderr)
 
 
-def test_a_kick_is_sent_once_while_it_is_pending(run: Run, aws: str) -> None:
+def test_a_kick_is_sent_once_while_it_is_pending(here: Run, aws: str) -> None:
+    """In this process: a kick is pending for 5 s, and a new one may take as long to start."""
     enqueue = ["enqueue", "greet", "--kick=shop-worker", "--json"]
-    assert document(run(*enqueue, AWS_ENDPOINT_URL=aws))["kick"] == "sent"
-    assert document(run(*enqueue, AWS_ENDPOINT_URL=aws))["kick"] == "coalesced"
+    assert document(here(*enqueue, AWS_ENDPOINT_URL=aws))["kick"] == "sent"
+    assert document(here(*enqueue, AWS_ENDPOINT_URL=aws))["kick"] == "coalesced"
 
 
 def test_a_failed_job_is_logged_with_its_facts_and_no_failure_of_the_worker(run: Run) -> None:

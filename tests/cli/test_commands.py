@@ -1,5 +1,6 @@
 """Schedules, queues, notifications, a worker that stays and the doctor, from the command line."""
 
+import json
 import os
 import re
 import signal
@@ -144,7 +145,7 @@ def test_an_unmigrated_database_is_one_line_that_names_migrate(
 
 
 def test_a_queue_is_set_up_paused_resumed_and_listed(run: Run, aws: str) -> None:
-    document(run("queues", "set", "mails", "--max-workers=3", "--json"))
+    document(run("queues", "set", "mails", "--max-workers=3", "--new", "--json"))
     document(run("queues", "pause", "mails", "--json"))
     [queue] = document(run("queues", "list", "--json"))["queues"]
     assert (queue["queue"], queue["max_workers"], queue["paused"]) == ("mails", 3, True)
@@ -152,6 +153,14 @@ def test_a_queue_is_set_up_paused_resumed_and_listed(run: Run, aws: str) -> None
     assert document(resumed) == {"queue": "mails", "paused": False, "kick": "sent"}
     [queue] = document(run("queues", "list", "--json"))["queues"]
     assert (queue["max_workers"], queue["paused"]) == (3, False)
+
+
+@pytest.mark.parametrize("command", ["set --max-workers=3", "pause", "resume"])
+def test_a_queue_that_nobody_has_used_is_taken_for_mistyped(run: Run, command: str) -> None:
+    run("enqueue", "greet", "--queue=mails")
+    line = the_error(run("queues", *command.split(), "mail"), 1)
+    assert "there is no queue 'mail'; see pgq-core queues list" in line
+    assert run("queues", *command.split(), "mails").returncode == 0
 
 
 def test_notifications_are_switched_on_and_off(run: Run, conn: psycopg.Connection) -> None:
@@ -202,8 +211,11 @@ def test_a_worker_that_stays_runs_what_it_is_told_of_and_ends_when_asked(
     until((folder / "greeted").exists)
     worker.send_signal(number)
     out, err = worker.communicate(timeout=10)
-    assert (worker.returncode, out) == (0, "")
-    assert err == "pgq-core: finishing the job; a second signal interrupts it\n"
+    assert (worker.returncode, re.findall(r"[1-9]\d*", out)) == (0, ["1", "1"]), out
+    assert err.splitlines() == [
+        "pgq-core: listening (queue=default)",
+        "pgq-core: finishing the job; a second signal interrupts it",
+    ]
     assert statuses(conn) == [("done", 1, 0)]
 
 
@@ -212,13 +224,17 @@ def test_a_worker_that_stays_finishes_its_job_and_hands_back_the_rest(
 ) -> None:
     for _ in range(3):
         document(run("enqueue", "slow", "--json"))
-    worker = stay()
+    worker = stay("--json")
     until((folder / "started").exists, 20)
     worker.send_signal(signal.SIGTERM)
     until(lambda: "finishing" in worker.stderr.readline())
     (folder / "go").touch()
-    worker.communicate(timeout=10)
+    out, _ = worker.communicate(timeout=10)
     assert worker.returncode == 0
+    told = json.loads(out)
+    assert {name: told[name] for name in told if told[name]} == {
+        "claimed": 3, "done": 1, "released": 2,
+    }  # fmt: skip
     assert statuses(conn) == [("done", 1, 0), ("queued", 1, 1), ("queued", 1, 1)]
 
 

@@ -122,6 +122,7 @@ def test_a_job_is_shown_whole_but_for_what_may_be_secret(here: Run, rows: Rows) 
     )  # fmt: skip
     shown = document(here("jobs", "show", str(job_id), "--json"))
     stored = rows.read(job_id)
+    assert [*shown][:6] == ["id", "queue", "task", "status", "attempt", "max_attempts"]
     facts = [shown[name] for name in ("id", "status", "attempts", "attempt")]
     assert facts == [job_id, "failed", 3, 2]
     assert shown["finished_at"] == "2026-01-02T03:04:05+00:00"
@@ -272,7 +273,7 @@ def test_on_a_terminal_a_person_is_asked(
 def test_a_question_that_nobody_answers_changes_nothing(dsn: str, rows: Rows) -> None:
     rows.add(status="failed", finished_at="2020-01-01Z")
     shown = terminal(80, dsn, "cleanup", typed=b"\x04", code=130)
-    assert "Remove jobs done 7 days ago, failed or cancelled 30?" in shown
+    assert "Remove jobs done 7 days ago or more, failed or cancelled 30?" in shown
     assert "pgq-core: interrupted" in shown
     assert rows.statuses() == ["failed"]
 
