@@ -2,7 +2,7 @@
 
 `make soak` runs 1,000,000 jobs (JOBS= for another number) and writes docs/benchmarks/soak.md. What
 stands for Lambda are processes, one invocation at a time each: one that dies is replaced and its
-event repeated, as Lambda does, after seconds instead of minutes. Kicks and alarms go to it too.
+event repeated, as Lambda does, after a second instead of a minute. Kicks and alarms go to it too.
 """
 
 import multiprocessing
@@ -11,13 +11,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cache, partial
-from itertools import pairwise
+from functools import partial
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,9 @@ from local.postgres import Server, postgres
 from pgq_core import Context, Discard, Job, NewJob, Producer, Tasks, migrate
 
 JOBS = int(os.environ.get("JOBS", "1000000"))
-WORKERS, BATCH, TIMEOUT = 2, 100, 30  # processes; jobs of a claim; s of an invocation
+WORKERS, BATCH, TIMEOUT = 2, 100, 30  # processes, and one for the reaper; jobs of a claim; s
 BULK, BACKLOG = 1000, 5000  # jobs of a transaction; unfinished ones, above which it waits
-RESTART, SAMPLE, REAP = 120.0, 5.0, 15.0  # s between two
+RESTART, SAMPLE, REAP, ROWS = 150.0, 10.0, 15.0, 15  # s between two; rows of the report
 #: What a job does, where its number divided by the first leaves the second; the first that fits.
 PLAN = {"crash": (2000, 7), "fail": (20, 1), "discard": (1000, 3), "effect": (10, 0)}
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "soak.md"
@@ -44,52 +44,57 @@ ENV = {
     "PGQ_ALARM_ROLE_ARN": "arn:aws:iam::123456789012:role/soak",
     "POWERTOOLS_LOG_LEVEL": "CRITICAL",
 }
+#: `ended` is written by the statement that ends a job: it also knows those that were removed.
 TABLES = """
+CREATE EXTENSION pgstattuple;
 CREATE TABLE batches (first int PRIMARY KEY);
-CREATE TABLE runs (n int, attempt int);
-CREATE TABLE effects (n int PRIMARY KEY);
+CREATE TABLE mishaps (n int PRIMARY KEY);
+CREATE TABLE effects (n int);
+CREATE TABLE ended (n int, does text, status text, spent int, error text);
+CREATE FUNCTION note_ends() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO ended SELECT (payload->>'n')::int, payload->>'does', status, attempts - released,
+        left(last_error, 60) FROM new WHERE status NOT IN ('queued', 'running');
+    RETURN NULL;
+END $$;
+CREATE TRIGGER note_ends AFTER UPDATE ON pgq_core.jobs
+    REFERENCING NEW TABLE AS new FOR EACH STATEMENT EXECUTE FUNCTION note_ends();
 """
-UNFINISHED = "SELECT count(*) FROM pgq_core.jobs WHERE status IN ('queued', 'running')"
+LEFT = "SELECT count(*) FROM pgq_core.jobs WHERE status IN ('queued', 'running')"
+#: By pgstattuple, for a stop at once makes the server forget its own count of dead rows.
 SIZES = """
-SELECT pg_table_size('pgq_core.jobs'), pg_indexes_size('pgq_core.jobs'),
-       (SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = 'pgq_core.jobs'::regclass),
-       (SELECT count(*) FROM runs)
+SELECT (SELECT count(*) FROM ended), pg_table_size('pgq_core.jobs') / 1e6,
+       pg_indexes_size('pgq_core.jobs') / 1e6, dead_tuple_count FROM pgstattuple('pgq_core.jobs')
 """
-#: Of the last state: what must be 0.
-WRONG = """
-SELECT (SELECT count(*) FROM (SELECT unnest(%(all)s::int[]) EXCEPT SELECT n FROM runs) AS missing),
-       (SELECT count(*) FROM (SELECT unnest(%(exact)s::int[]) EXCEPT SELECT n FROM effects) AS no),
-       (SELECT count(*) FROM pgq_core.jobs WHERE status NOT IN ('done', 'failed')),
-       abs((SELECT count(*) FROM pgq_core.jobs WHERE status = 'failed') - %(discarded)s)
-"""
-NAMES = ("never run", "an effect is missing", "not finished", "failed otherwise than planned")
+OTHERWISE = "FROM ended WHERE (status = 'done') = (does = 'discard')"
+WRONG = {  # what must be 0
+    "jobs that never ended": "SELECT %(jobs)s - count(DISTINCT n) FROM ended",
+    "jobs that ended twice": "SELECT count(*) - count(DISTINCT n) FROM ended",
+    "jobs left unfinished": LEFT,
+    "jobs that ended otherwise than planned": f"SELECT count(*) {OTHERWISE}",
+    "effects missing": "SELECT %(effect)s - count(DISTINCT n) FROM effects",
+    "effects made twice": "SELECT count(*) - count(DISTINCT n) FROM effects",
+    "planned crashes and failures not made": "SELECT %(mishaps)s - count(*) FROM mishaps",
+}
+REASONS = f"SELECT error, count(*) {OTHERWISE} GROUP BY 1 ORDER BY 2 DESC"
+SPENT = "SELECT spent, count(*) FROM ended GROUP BY 1 ORDER BY 1"
 
 tasks = Tasks()
 
 
-@cache
-def session() -> psycopg.Connection[Any]:
-    """Open the handler's own connection, kept by the process."""
-    return psycopg.connect(os.environ["DATABASE_URL"], autocommit=True)
-
-
-def note(n: int, attempt: int) -> None:
-    """Note a run, on a connection that a restart may have cut."""
-    try:
-        session().execute("INSERT INTO runs VALUES (%s, %s)", [n, attempt])
-    except psycopg.OperationalError:
-        session.cache_clear()
-        raise
+def is_first(n: int) -> bool:
+    """Note that the mishap of a job has happened; False if it had before."""
+    with psycopg.connect(os.environ["DATABASE_URL"]) as conn:
+        note = "INSERT INTO mishaps VALUES (%s) ON CONFLICT DO NOTHING"
+        return conn.execute(note, [n]).rowcount == 1
 
 
 @tasks.handler("work", timeout=timedelta(seconds=5), backoff=lambda _: timedelta(seconds=1))
 def work(job: Job, ctx: Context) -> None:
     """Do as planned: kill the process once, fail once, be given up, or succeed."""
     n, does = job.payload["n"], job.payload["does"]
-    note(n, job.attempt)
-    if does == "crash" and job.crashed == 0:
+    if does == "crash" and is_first(n):
         os.kill(os.getpid(), signal.SIGKILL)
-    if does == "fail" and job.attempt == 1:
+    if does == "fail" and is_first(n):
         raise ValueError(f"{n} fails the first time")
     if does == "discard":
         raise Discard("planned")
@@ -100,26 +105,14 @@ def work(job: Job, ctx: Context) -> None:
 
 def planned(n: int) -> str:
     """Return what the job of a number does."""
-    return next((does for does, (of, left) in PLAN.items() if n % of == left), "")
+    return next((does for does, (of, left) in PLAN.items() if n % of == left), "plain")
 
 
 def environment(pipe: Pipe, dsn: str) -> None:
-    """Be one execution environment: take an event, run the handler, say how it ended."""
+    """Be one execution environment: take an event, run its function, say how it ended."""
     os.environ.update(ENV, DATABASE_URL=dsn)
     sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - metrics; for as long as it lives
-    from aws_lambda_powertools.utilities.typing import LambdaContext
-
     from functions import _runtime, reaper, worker
-
-    class Invocation(LambdaContext):
-        def __init__(self) -> None:
-            self._function_name, self._memory_limit_in_mb = "soak-worker", 256
-            self._invoked_function_arn = ENV["PGQ_WORKER_ARN"]
-            self._aws_request_id = os.urandom(8).hex()
-            self.ends = time.monotonic() + TIMEOUT
-
-        def get_remaining_time_in_millis(self) -> int:  # type: ignore[override]
-            return int(1000 * (self.ends - time.monotonic()))
 
     class Platform:
         def kick(self, queue: str, hop: int = 0) -> bool:
@@ -127,24 +120,32 @@ def environment(pipe: Pipe, dsn: str) -> None:
             return True
 
         def arm(self, queue: str, at: datetime) -> bool:
-            distance = max(0.0, (at - datetime.now(UTC)).total_seconds())
-            pipe.send(({"queue": queue, "alarm": at.isoformat()}, distance))
+            event = {"queue": queue, "alarm": at.isoformat()}
+            pipe.send((event, max(0.0, (at - datetime.now(UTC)).total_seconds())))
             return True
 
-    _runtime.kick = _runtime.alarm = cache(Platform)  # type: ignore[assignment]
+    _runtime.kick = _runtime.alarm = Platform  # type: ignore[assignment]
     with suppress(EOFError):  # the end of the platform
-        serve(pipe, worker.handler, reaper.handler, Invocation)
+        while True:
+            event = pipe.recv()
+            try:
+                (reaper if event == "reap" else worker).handler(event, invocation())
+                pipe.send("ended")
+            except Exception:  # noqa: BLE001 - Lambda repeats it
+                pipe.send("failed")
 
 
-def serve(pipe: Pipe, work: Any, reap: Any, invocation: Any) -> None:  # noqa: ANN401 - functions
-    """Take one event after the other."""
-    while True:
-        event = pipe.recv()
-        try:
-            (reap if event == "reap" else work)(event, invocation())
-            pipe.send("ended")
-        except Exception:  # noqa: BLE001 - Lambda repeats it
-            pipe.send("failed")
+def invocation() -> Any:  # noqa: ANN401 - a LambdaContext, as far as the functions look at it
+    """Make the context of an invocation that begins now."""
+    from aws_lambda_powertools.utilities.typing import LambdaContext
+
+    context, ends = LambdaContext(), time.monotonic() + TIMEOUT
+    facts = {"function_name": "soak", "memory_limit_in_mb": 256, "invoked_function_arn": "soak"}
+    for name, value in (facts | {"aws_request_id": os.urandom(8).hex()}).items():
+        setattr(context, f"_{name}", value)
+    left = lambda: int(1000 * (ends - time.monotonic()))  # noqa: E731 - in place of a method
+    context.get_remaining_time_in_millis = left  # type: ignore[method-assign]
+    return context
 
 
 @dataclass
@@ -152,14 +153,12 @@ class Lambda:
     """Stand for the platform: as many invocations at a time as there are environments."""
 
     dsn: str
-    deaths: int = 0
-    repeated: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
     pids: dict[int, int] = field(default_factory=dict)  # by thread
     local: threading.local = field(default_factory=threading.local)
 
     def __post_init__(self) -> None:
-        self.pool = ThreadPoolExecutor(WORKERS)
-        self.closed = False
+        self.workers, self.reaper = ThreadPoolExecutor(WORKERS), ThreadPoolExecutor(1)
 
     def kick(self, queue: str, hop: int = 0) -> bool:
         """Invoke the worker asynchronously."""
@@ -168,15 +167,14 @@ class Lambda:
 
     def submit(self, event: object, after: float = 0, tries: int = 3) -> None:
         """Run an event after some seconds, up to three times."""
-        if self.closed:
-            return
         if after:
             timer = threading.Timer(after, self.submit, (event, 0, tries))
             timer.daemon = True
             timer.start()
         else:
             with suppress(RuntimeError):  # it is being closed
-                self.pool.submit(self.invoke, event, tries)
+                pool = self.reaper if event == "reap" else self.workers
+                pool.submit(self.invoke, event, tries)
 
     def invoke(self, event: object, tries: int) -> None:
         """Run an event in this thread's environment, replaced if it has died."""
@@ -185,203 +183,201 @@ class Lambda:
             pipe.send(event)
             while (answer := pipe.recv()) not in ("ended", "failed"):
                 self.submit(*answer)
-            again = answer == "failed"
         except (EOFError, OSError):
             process.join()
-            self.local.own, again = None, True
-            self.deaths += 1
-        if again and tries > 1:
-            self.repeated += 1
+            self.local.own, answer = None, "died"
+        self.counts[answer] += 1
+        if answer != "ended" and tries > 1:
             self.submit(event, 1, tries - 1)
 
     def start(self) -> tuple[Any, Pipe]:
         """Start an environment for this thread."""
-        ours, theirs = multiprocessing.Pipe()
-        forks = multiprocessing.get_context("spawn")
-        process = forks.Process(target=environment, args=(theirs, self.dsn), daemon=True)
+        spawn, (ours, theirs) = multiprocessing.get_context("spawn"), multiprocessing.Pipe()
+        process = spawn.Process(target=environment, args=(theirs, self.dsn), daemon=True)
         process.start()
         theirs.close()
         self.pids[threading.get_ident()] = process.pid or 0
         self.local.own = (process, ours)
         return process, ours
 
+    def memory(self) -> float:
+        """Return the megabytes of the largest environment."""
+        pages = [0]
+        for pid in list(self.pids.values()):
+            with suppress(OSError):  # it has died
+                pages.append(int(Path(f"/proc/{pid}/statm").read_text().split()[1]))
+        return max(pages) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
-def connected(dsn: str) -> psycopg.Connection[Any]:
-    """Connect, as soon as the server is there."""
+
+def insist(dsn: str, act: Callable[[psycopg.Connection[Any]], Any]) -> Any:  # noqa: ANN401
+    """Return what is done on a connection, again and again while the server is away."""
     while True:
         try:
-            return psycopg.connect(dsn, autocommit=True)
+            with psycopg.connect(dsn, autocommit=True) as conn:
+                return act(conn)
         except psycopg.OperationalError:
             time.sleep(0.2)
 
 
-def put_in(dsn: str, producer: Producer, first: int) -> None:
-    """Enqueue one transaction's jobs; whether the COMMIT was done, its own table says."""
+def look(dsn: str, query: str, **params: int) -> list[Any]:
+    """Return what a query finds."""
+    return list(insist(dsn, lambda conn: conn.execute(query.encode(), params or None).fetchall()))
+
+
+def put_in(producer: Producer, first: int, conn: psycopg.Connection[Any]) -> None:
+    """Enqueue one transaction's jobs, unless a COMMIT without an answer has."""
     numbers = range(first, min(first + BULK, JOBS))
-    jobs = [NewJob("work", {"n": n, "does": planned(n)}) for n in numbers]
-    while True:
-        with connected(dsn) as conn, suppress(psycopg.OperationalError):
-            if conn.execute("SELECT FROM batches WHERE first = %s", [first]).fetchone() is not None:
-                producer.kick(conn, ["default"])
-                return
-            with producer.transaction(conn) as tx:
-                conn.execute("INSERT INTO batches VALUES (%s)", [first])
-                tx.enqueue_many(jobs)
+    with producer.transaction(conn) as tx:
+        note = "INSERT INTO batches VALUES (%s) ON CONFLICT DO NOTHING"
+        if conn.execute(note, [first]).rowcount:
+            tx.enqueue_many([NewJob("work", {"n": n, "does": planned(n)}) for n in numbers])
 
 
-def unfinished(dsn: str) -> int:
-    """Count them."""
-    while True:
-        with connected(dsn) as conn, suppress(psycopg.OperationalError):
-            return int(conn.execute(UNFINISHED).fetchone()[0])  # type: ignore[index]
-
-
-def produce(dsn: str, producer: Producer) -> None:
-    """Put everything in, in step with what is done, and wait until all of it is."""
+def produce(dsn: str, platform: Lambda) -> None:
+    """Put everything in, in step with what is done, so that the backlog is bounded."""
+    producer = Producer(platform)
     for first in range(0, JOBS, BULK):
-        while unfinished(dsn) > BACKLOG:
+        while look(dsn, LEFT)[0][0] > BACKLOG:
             time.sleep(0.2)
-        put_in(dsn, producer, first)
-    while unfinished(dsn):
-        time.sleep(0.5)
-
-
-Sample = tuple[float, int, int, int, int, int]  # s, runs, table, indexes, dead rows, memory
-
-
-def memory(platform: Lambda) -> int:
-    """Return the kilobytes of the largest environment."""
-    sizes = [0]
-    for pid in platform.pids.values():
-        with suppress(OSError):
-            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-            sizes.append(pages * os.sysconf("SC_PAGE_SIZE") // 1024)
-    return max(sizes)
+        insist(dsn, partial(put_in, producer, first))
 
 
 @contextmanager
-def every(seconds: float, act: Any) -> Iterator[None]:  # noqa: ANN401 - whatever it returns
-    """Do something again and again, beside the block."""
+def every(acts: dict[float, Callable[[], object]]) -> Iterator[None]:
+    """Do each act again and again, after its number of seconds, beside the block."""
     over = threading.Event()
 
-    def loop() -> None:
+    def loop(seconds: float, act: Callable[[], object]) -> None:
         while not over.wait(seconds):
             act()
 
-    thread = threading.Thread(target=loop)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
+    threads = [threading.Thread(target=loop, args=pair) for pair in acts.items()]
+    for thread in threads:
+        thread.start()
+    yield
+    over.set()
+    for thread in threads:
         thread.join()
 
 
-def sample(dsn: str, platform: Lambda, began: float, into: list[Sample]) -> None:
-    """Look at the sizes."""
-    with connected(dsn) as conn, suppress(psycopg.OperationalError):
-        [(table, indexes, dead, runs)] = conn.execute(SIZES).fetchall()
-        into.append((time.monotonic() - began, runs, table, indexes, dead, memory(platform)))
+def soak(server: Server) -> dict[str, Any]:
+    """Run it all; return what the page is made of."""
+    dsn, restarts, samples = server.dsn(), list[float](), list[Any]()
+    platform, began = Lambda(dsn), time.monotonic()
 
-
-def soak(server: Server) -> tuple[list[Sample], Lambda, dict[str, int], int]:
-    """Run it all; return the samples, the platform, what is wrong, and the restarts."""
-    dsn, restarts, samples = server.dsn(), 0, list[Sample]()
+    def sample() -> None:
+        [sizes] = look(dsn, SIZES)
+        samples.append((time.monotonic() - began, *sizes, platform.memory()))
 
     def restart() -> None:
-        nonlocal restarts
-        restarts += 1
+        restarts.append(time.monotonic() - began)
         server.restart("immediate")
 
-    with connected(dsn) as conn:
-        migrate(conn)
-        conn.execute(TABLES)
-    platform, began = Lambda(dsn), time.monotonic()
-    look = partial(sample, dsn, platform, began, samples)
-    with every(RESTART, restart), every(SAMPLE, look), every(REAP, lambda: platform.submit("reap")):
-        produce(dsn, Producer(platform))
-    look()
-    platform.closed = True
-    platform.pool.shutdown(cancel_futures=True)
-    numbers = range(JOBS)
-    exact = [n for n in numbers if planned(n) == "effect"]
-    discarded = sum(planned(n) == "discard" for n in numbers)
-    asked = {"all": list(numbers), "exact": exact, "discarded": discarded}
-    with connected(dsn) as conn:
-        [found] = conn.execute(WRONG.encode(), asked).fetchall()
-        [(runs,)] = conn.execute("SELECT count(*) - count(DISTINCT n) FROM runs").fetchall()
-    wrong = dict(zip(NAMES, found, strict=True))
-    return samples, platform, wrong | {"runs more than jobs": runs}, restarts
+    insist(dsn, migrate)
+    insist(dsn, lambda conn: conn.execute(TABLES))
+    sample()
+    with every({RESTART: restart, SAMPLE: sample, REAP: partial(platform.submit, "reap")}):
+        produce(dsn, platform)
+        fed = time.monotonic() - began
+        while look(dsn, LEFT)[0][0]:
+            time.sleep(0.5)
+    sample()
+    for pool in (platform.workers, platform.reaper):
+        pool.shutdown(cancel_futures=True)
+    facts = {"samples": samples, "fed": fed, "restarts": len(restarts), "counts": platform.counts}
+    return facts | {"wrong": wrong(dsn), "reasons": look(dsn, REASONS), "spent": look(dsn, SPENT)}
+
+
+def wrong(dsn: str) -> dict[str, int]:
+    """Count what must not be."""
+    plan = Counter(map(planned, range(JOBS)))
+    params = {"jobs": JOBS, "effect": plan["effect"], "mishaps": plan["crash"] + plan["fail"]}
+    return {name: look(dsn, query, **params)[0][0] for name, query in WRONG.items()}
 
 
 TEXT = """# Soak
 
-`make soak`{given}: {jobs:,} jobs through the functions' handlers, {seconds:,.0f} s. {machine}.
+`make soak`{given}: {jobs:,} jobs through the functions' handlers, in {seconds:,.0f} s.
+{machine}.
 
-One job in {fails} fails once, one in {discarded:,} is given up by its handler, one in {crashes:,}
-kills its process once, one in {exact} writes its effect with its completion in
-`ctx.transaction()`. {workers} environments stand for Lambda, an invocation of {timeout} s at a time
-each, claims of {batch}; {deaths} of them died, and {repeated} invocations were repeated. The server
-was stopped at once and started again {restarts} times, every {restart:.0f} s. The reaper ran every
-{reap:.0f} s and removed what was done. Not AWS: kicks, alarms and repeats are this machine's, in
-seconds.
+One job in {fail} fails once, one in {discard:,} is given up by its handler, one in {crash:,}
+kills its process once, one in {effect} writes its effect with its completion in
+`ctx.transaction()`. {workers} environments stand for Lambda's worker and one for its reaper, each
+with one invocation of {timeout} s at a time; claims of {batch}. {died} invocations died and
+{failed} failed, of {invocations:,}; each was repeated after a second. The server was stopped at
+once and started again {restarts} times, every {restart:.0f} s. The reaper ran every {reap:.0f} s
+and removed what was done. The producer waited while more than {backlog:,} jobs were unfinished.
+Not AWS: kicks, alarms and repeats are this machine's; a job that failed came back after a second.
+The server does not flush to disk, since the machine itself stays up.
 
 | what must be 0 | seen |
 |---|---|
 {wrong}
+{reasons}
+Attempts that the jobs had spent when they ended: {spent}. Two are a planned failure; what is
+more, a lease that ended: with the process that held it, or in a restart.
 
-{extra:,} runs came on top of one for each job: the planned failures, and what a crash or a restart
-left unsettled.
-
-| s | runs | jobs/s | table, MB | indexes, MB | dead rows | largest environment, MB |
+| s | jobs ended | per minute | table, MB | indexes, MB | dead rows | largest environment, MB |
 |---|---|---|---|---|---|---|
 {rows}
+
+Sizes are the largest seen since the row before, each {sample:.0f} s. The last job was put in
+after {fed:,.0f} s; what came then are jobs that wait for the end of a lease and for the backoff
+after a crash. A million jobs at this pace take {million:.0f} minutes.
 """
 
 
-def page(samples: list[Sample], platform: Lambda, wrong: dict[str, int], restarts: int) -> str:
-    """Write the report: a dozen of the samples, and the counts."""
-    extra = wrong.pop("runs more than jobs")
-    thin = samples[:: max(1, len(samples) // 12)]
-    rows = []
-    for before, (at, runs, table, indexes, dead, kilobytes) in pairwise(thin):
-        rate = (runs - before[1]) / (at - before[0])
-        sizes = f"{table / 1e6:.1f} | {indexes / 1e6:.1f} | {dead:,} | {kilobytes / 1024:.0f}"
-        rows.append(f"| {at:.0f} | {runs:,} | {rate:,.0f} | {sizes} |")
-    with postgres() as server, connected(server.dsn()) as conn:
-        [(version,)] = conn.execute("SHOW server_version").fetchall()
+def table(samples: list[Any]) -> str:
+    """Return the rows: the largest sizes of each stretch."""
+    step = -(-(len(samples) - 1) // ROWS)
+    lines = []
+    for first in range(0, len(samples) - 1, step):
+        part = samples[first : first + step + 1]
+        (start, before, *_), (at, ended, *_) = part[0], part[-1]
+        heap, index, dead, memory = (max(one[place] for one in part[1:]) for place in range(2, 6))
+        sizes = f"{heap:.1f} | {index:.1f} | {dead:,} | {memory:.0f}"
+        lines.append(
+            f"| {at:.0f} | {ended:,} | {60 * (ended - before) / (at - start):,.0f} | {sizes} |"
+        )
+    return "\n".join(lines)
+
+
+def page(facts: dict[str, Any], version: str) -> str:
+    """Write the report."""
+    seconds, counts = facts["samples"][-1][0], facts["counts"]
+    why = "".join(
+        f"\n- {count} times `{' '.join(error.split())}`" for error, count in facts["reasons"]
+    )
+    settings = {"workers": WORKERS, "timeout": TIMEOUT, "batch": BATCH, "backlog": BACKLOG}
+    periods = {"restart": RESTART, "reap": REAP, "sample": SAMPLE}
     return TEXT.format(
-        given="" if "JOBS" not in os.environ else f" with `JOBS={JOBS}`",
+        **{does: of for does, (of, _) in PLAN.items()} | settings | periods,
+        given=f" with `JOBS={JOBS}`" if "JOBS" in os.environ else "",
         jobs=JOBS,
-        seconds=samples[-1][0],
+        seconds=seconds,
         machine=machine(version),
-        fails=PLAN["fail"][0],
-        discarded=PLAN["discard"][0],
-        crashes=PLAN["crash"][0],
-        exact=PLAN["effect"][0],
-        workers=WORKERS,
-        timeout=TIMEOUT,
-        batch=BATCH,
-        deaths=platform.deaths,
-        repeated=platform.repeated,
-        restarts=restarts,
-        restart=RESTART,
-        reap=REAP,
-        wrong="\n".join(f"| {name} | {count} |" for name, count in wrong.items()),
-        extra=extra,
-        rows="\n".join(rows),
+        died=counts["died"],
+        failed=counts["failed"],
+        invocations=counts.total(),
+        restarts=facts["restarts"],
+        wrong="\n".join(f"| {name} | {count} |" for name, count in facts["wrong"].items()),
+        reasons=f"\nEnded otherwise, by their last errors:\n{why}\n" if why else "",
+        spent=", ".join(f"{spent}: {count:,}" for spent, count in facts["spent"]),
+        rows=table(facts["samples"]),
+        fed=facts["fed"],
+        million=(facts["fed"] * 1e6 / JOBS + seconds - facts["fed"]) / 60,
     )
 
 
 def main() -> int:
     """Run, print and write the page; 1 if anything is wrong."""
     with postgres() as server:
-        samples, platform, wrong, restarts = soak(server)
-    bad = any(count for name, count in wrong.items() if name in NAMES)
-    text = page(samples, platform, wrong, restarts)
+        facts = soak(server)
+        [(version,)] = look(server.dsn(), "SHOW server_version")
+    text = page(facts, version)
     PAGE.write_text(text)
     sys.stdout.write(text)
-    return int(bad)
+    return int(any(facts["wrong"].values()))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def isolation(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def at_once(connect: Connect) -> Iterator[AtOnce]:
     """Run functions at the same moment, each with a connection of its own; return their answers."""
-    with ThreadPoolExecutor(max_workers=16) as pool:
+    with ThreadPoolExecutor(max_workers=32) as pool:
 
         def at_once(*acts: Callable[[psycopg.Connection], Any], options: str = "") -> list[Any]:
             barrier = Barrier(len(acts), timeout=30)

@@ -30,7 +30,7 @@ def test_each_job_goes_to_exactly_one_of_many_claimers(
 ) -> None:
     for priority in (1, 5, 9):
         rows.add(150, priority=priority)
-    claimed = at_once(*[drain] * 4, options=isolation)
+    claimed = at_once(*[drain] * 32, options=isolation)
     times = Counter(job_id for ids in claimed for job_id in ids)
     assert set(times.values()) == {1}
     assert {row["attempts"] for row in rows.all()} == {1}
