@@ -31,18 +31,13 @@ def send_invoice(job):
     raise LookupError(f"no order {job.payload['order']}")
 """
 COMMANDS = """
-pgq-core migrate
+pgq-core migrate --tasks shop:tasks
 pgq-core enqueue send_welcome '{"email": "ada@example.com"}' --priority 2
 pgq-core enqueue send_invoice '{"order": 7}' --max-attempts 1
-pgq-core enqueue send_welcome '{"email": "grace@example.com"}' --delay 2h
 pgq-core worker --once --tasks shop:tasks 2>worker.log
-pgq-core status
 pgq-core jobs list
-pgq-core jobs show 2
-pgq-core jobs retry 2 3
-pgq-core cron add nightly '30 2 * * *' send_report --timezone Europe/Paris
-pgq-core cron list
-pgq-core doctor --suspend-after 5m --tasks shop:tasks
+pgq-core jobs retry 2
+pgq-core doctor --suspend-after 5m --sweep-every 1m --tasks shop:tasks
 """
 INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 BEGIN = datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
