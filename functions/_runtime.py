@@ -97,10 +97,12 @@ def function(handle: Handler) -> Handler:
 
 
 def _format_logs(*packages: str) -> None:
-    """Send what the named packages log to Powertools' handler."""
+    """Send what the named packages log to Powertools' handler, and no secrets of AWS's anywhere."""
     for package in packages:
         logging.getLogger(package)  # what is not known yet would be passed over
     copy_config_to_registered_loggers(logger, include=set(packages))
+    aws = logging.getLogger("botocore")  # at DEBUG it logs our secret, and this role's token
+    aws.setLevel(max(aws.getEffectiveLevel(), logging.INFO))
 
 
 def publish(figures: Mapping[str, float], **units: MetricUnit) -> None:

@@ -28,6 +28,7 @@ Connection = psycopg.Connection[Any]
 Row = tuple[Any, ...]
 Place = tuple[str, int, str] | None
 
+MISSING = (pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedFunction, pg.InvalidSchemaName)
 SLOW = (pg.QueryCanceled, pg.LockNotAvailable)
 #: A fault of a row or of the size of a batch, not of the connection or the statement.
 REFUSALS = (pg.IntegrityError, pg.DataError, pg.RaiseException, *SLOW)
@@ -57,7 +58,8 @@ def run(conn: Connection, name: str, /, **params: object) -> list[Row]:
     Raises:
         TypeError, ValueError: *conn* is no synchronous psycopg connection, or in pipeline mode.
         SchemaMismatch: the tables or functions the statement needs do not exist.
-        psycopg.Error: whatever else the database says, unchanged.
+        psycopg.Error: whatever else the database says; its text is the primary message alone, its
+            `diag` has the rest.
     """
     check_connection(conn)
     if conn.info.pipeline_status is not PipelineStatus.OFF:
@@ -124,14 +126,13 @@ def _execute(conn: Connection, name: str, params: dict[str, object]) -> list[Row
         try:
             # Binary answers, since the text of an instant depends on the session's DateStyle.
             cursor.execute(statement(name), params, prepare=False, binary=True)
-        except (
-            pg.UndefinedTable,
-            pg.UndefinedColumn,
-            pg.UndefinedFunction,
-            pg.InvalidSchemaName,
-        ) as e:
-            message = f"{name}: {e.diag.message_primary}; run `pgq-core migrate` on this database"
-            raise SchemaMismatch(message) from e
+        except psycopg.Error as error:
+            # Detail and context may show a row or a parameter, and with it a payload.
+            error.args = (error.diag.message_primary or str(error),)
+            if isinstance(error, MISSING):
+                message = f"{name}: {error}; run `pgq-core migrate` on this database"
+                raise SchemaMismatch(message) from error
+            raise
         return cursor.fetchall() if cursor.description else []
 
 

@@ -46,7 +46,7 @@ def enqueue(  # noqa: PLR0913 - one keyword for each thing a job may have
 
     Raises:
         ValueError, TypeError: an argument is refused; nothing was sent to the database.
-        psycopg.Error: what the database says, unchanged; 40001 belongs to your retry loop.
+        psycopg.Error: what the database says; 40001 belongs to your retry loop.
     """
     job = NewJob(
         task,

@@ -8,8 +8,8 @@ PgqError
 ├── BadPayload       a stored payload or header cannot be decoded
 └── JobTimeout       a handler ran past its timeout
 
-Bad arguments raise the builtin `ValueError` or `TypeError`; the driver's own errors pass through
-unchanged.
+Bad arguments raise the builtin `ValueError` or `TypeError`; the driver's own errors pass through,
+their text the server's primary message alone: its detail may show a row, and is left in `diag`.
 """
 
 

@@ -97,7 +97,7 @@ class Job:
     id: int
     queue: str
     task: str
-    payload: dict[str, Any]
+    payload: dict[str, Any] = field(repr=False)
     status: str
     attempts: int
     max_attempts: int
@@ -109,7 +109,7 @@ class Job:
     locked_by: str | None = None
     crashed: int = 0
     unique_key: str | None = None
-    headers: dict[str, Any] = field(default_factory=dict)
+    headers: dict[str, Any] = field(default_factory=dict, repr=False)
     last_error: str | None = None
     problem: BadPayload | None = field(default=None, repr=False)
 

@@ -77,7 +77,7 @@ class Schedule:
     cron: str
     timezone: str
     task: str
-    payload: dict[str, Any]
+    payload: dict[str, Any] = field(repr=False)
     queue: str
     priority: int
     max_attempts: int
@@ -210,13 +210,13 @@ def fire(conn: Connection, queue: str) -> int:
         except (ValueError, psycopg.Error) as error:
             if not is_idle(conn):
                 raise
-            text = error.diag.message_primary if isinstance(error, psycopg.Error) else str(error)
+            facts = {"schedule": name, "error": str(error)}
             if isinstance(
                 error, psycopg.OperationalError
             ):  # a lock, a limit, a full disk: it passes
-                logger.warning("schedule not fired", extra={"schedule": name, "error": text})
+                logger.warning("schedule not fired", extra=facts)
                 continue
-            logger.warning("schedule paused", extra={"schedule": name, "error": text})
+            logger.warning("schedule paused", extra=facts)
             pause(conn, name)
     return fired
 
