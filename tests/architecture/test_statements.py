@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.project import CORE, STATEMENTS, TREES, docstrings
+from tests.architecture.project import CORE, ROOT, STATEMENTS, TREES, docstrings
 
 every_statement = pytest.mark.parametrize("path", STATEMENTS, ids=lambda path: path.stem)
 
@@ -21,6 +21,13 @@ FENCE = re.compile(r"jobs\.status = 'running' AND jobs\.attempts = (?!jobs)\w+\.
 SQL = re.compile(
     r"\s*(SELECT|INSERT INTO|UPDATE|DELETE FROM|WITH|ALTER|CREATE|SET|BEGIN|LISTEN)\s+\w"
 )
+
+#: What of psycopg sends a statement, and where it is used, with what.
+RUNNERS = {"execute", "executemany", "copy", "stream", "exec_", "exec_params", "send_query"}
+RUNNERS |= {"send_query_params", "prepare", "send_prepare", "exec_prepared"}
+RUN = [("pgq_core/db.py", "statement(name)"), ("pgq_core/migrate.py", "migration.text")]
+NAMING = ast.Import | ast.ImportFrom | ast.Attribute
+BUILDER = re.compile(r"psycopg\.sql|from psycopg import \(?[\w, ]*\bsql\b")
 
 
 def bare(path: Path) -> str:
@@ -73,11 +80,30 @@ def test_no_statement_lies_about_unused() -> None:
 
 
 @pytest.mark.parametrize("path", TREES)
-def test_python_holds_no_sql_and_one_module_runs_it(path: str) -> None:
+def test_python_holds_no_sql(path: str) -> None:
     assert [text for text in strings(TREES[path]) if SQL.match(text)] == []
-    calls = (node.func for node in ast.walk(TREES[path]) if isinstance(node, ast.Call))
-    runs = {getattr(call, "attr", "") for call in calls} & {"execute", "executemany", "copy"}
-    assert not runs or path in ("pgq_core/db.py", "pgq_core/migrate.py")
+
+
+def test_nothing_is_run_but_the_text_of_a_file() -> None:
+    """So no text of a user's can become a statement: it goes in as a parameter or not at all."""
+    nodes = [(path, node) for path, tree in TREES.items() for node in ast.walk(tree)]
+    calls = [(path, node) for path, node in nodes if isinstance(node, ast.Call)]
+    runs = [(path, node) for path, node in calls if getattr(node.func, "attr", "") in RUNNERS]
+    assert sorted((path, ast.unparse(node.args[0])) for path, node in runs) == RUN
+    # Nor by another name: passed on, looked up, or put together by the driver's own builder.
+    assert sum(getattr(node, "attr", "") in RUNNERS for _, node in nodes) == len(RUN)
+    assert [path for path, tree in TREES.items() if strings(tree) & RUNNERS] == []
+    words = [(path, node) for path, node in nodes if isinstance(node, NAMING)]
+    assert [path for path, node in words if BUILDER.search(ast.unparse(node))] == []
+
+
+def test_no_file_puts_a_statement_together() -> None:
+    """One does, from names of its own and quoted as such."""
+    files = [*STATEMENTS, *ROOT.glob("pgq_core/migrations/*.sql"), *ROOT.glob("infra/*.sql")]
+    found = [
+        part for path in files for part in re.findall(r"\bEXECUTE (?!FUNCTION)[^;]+", bare(path))
+    ]
+    assert found == ["EXECUTE format('CREATE ROLE %I NOLOGIN', missing)"]
 
 
 def test_the_fenced_verbs_find_and_lock_their_rows_in_the_same_words() -> None:
