@@ -1,6 +1,6 @@
 # Everything a developer types. `make help` lists it; `make demo` and `make test` set up what they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup tmpdir demo test fix lock clean articles chaos soak bench-latency bench-recovery bench-awake
+.PHONY: help setup tmpdir demo test fix lock audit clean articles chaos soak bench-latency bench-recovery bench-awake
 SHELL := /bin/sh
 
 PYTHON ?= python3
@@ -60,10 +60,24 @@ soak: setup ## a million jobs with failures, crashes and restarts, into docs/ben
 	@$(BIN)/python -m bench.soak
 
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command "make lock"
-lock: setup ## resolve the newest versions into the two lock files
+lock: setup ## resolve the newest versions into the lock files
 	@$(PIP) install -qq uv
 	$(LOCK) --all-extras --group dev --output-file requirements-dev.lock pyproject.toml
 	$(LOCK) --group cloud --output-file requirements-cloud.lock
+	$(LOCK) --extra functions --output-file functions/requirements.txt pyproject.toml
+
+# The newest auditor, in an environment of its own: it brings more packages than the product has.
+# What the functions are packed with is a part of the first file.
+AUDIT := .venv/audit/bin/pip-audit --vulnerability-service osv --disable-pip --require-hashes --progress-spinner off
+audit: setup ## ask api.osv.dev whether what is pinned has known vulnerabilities
+	@$(BIN)/python -m venv --clear --without-pip .venv/audit
+	@$(PIP) --python .venv/audit install -qq pip-audit
+	@for lock in requirements-dev.lock requirements-cloud.lock; do \
+	  said=$$($(AUDIT) --requirement $$lock 2>&1) || case "$$said" in \
+	    *onnection*|*imeout*) echo "audit: api.osv.dev cannot be reached from here, so nothing is known of $$lock" >&2; exit 1;; \
+	    *) echo "$$lock: $$said" >&2; exit 1;; \
+	  esac; echo "$$lock: $$said"; \
+	done
 
 clean: ## remove .venv and every other thing made here
 	rm -rf .venv dist .aws-sam .hypothesis .pytest_cache .mypy_cache .ruff_cache
