@@ -18,6 +18,10 @@ from pgq_core import LambdaKick, NoKick, Producer, jobs
 from pgq_core.job import Job
 
 BUSY, UNKNOWN = "busy@mail.example", "unknown@mail.example"
+#: Kicks on their way: a commit now would send none.
+PENDING = """
+SELECT count(*) FROM pgq_core.queues WHERE kick_requested_at > now() - interval '5 seconds'
+"""
 NEVER = "cron(0 0 1 1 ? *)"  # the sweeps are sent by the tests, not by the clock
 
 
@@ -104,7 +108,7 @@ class Shop:
         assert job is not None
         return job
 
-    def finished(self, job: Job, *, seconds: float = 20) -> Job:
+    def finished(self, job: Job, *, seconds: float = 40) -> Job:
         """Wait until the job is done or failed."""
         wait_for(lambda: self.job(job.id).status in ("done", "failed"), seconds=seconds)
         return self.job(job.id)
@@ -121,7 +125,8 @@ def shop(
     deployed_dsn: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Shop:
-    """An application whose commits kick the deployed worker."""
+    """An application whose commits kick the deployed worker; no kick of an earlier test's is left."""
+    wait_for(lambda: db.execute(PENDING).fetchone() == (0,))
     for name, text in stack.cloud.environment().items():
         monkeypatch.setenv(name, text)
     producer = Producer(LambdaKick(stack.outputs["WorkerName"]))
@@ -136,7 +141,7 @@ def silent_shop(shop: Shop, deployed_dsn: str) -> Shop:
     return Shop(application=silent, mailbox=shop.mailbox, db=shop.db)
 
 
-def wait_for(true: Callable[[], bool], *, seconds: float = 20) -> None:
+def wait_for(true: Callable[[], bool], *, seconds: float = 40) -> None:
     """Look again until it is true: what is awaited happens in other processes."""
     deadline = time.monotonic() + seconds
     while not true():

@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.xdist_group("faults"),
 ]
 
-SOON = 10  # s: an invocation, cold, on a busy machine
+SOON = 30  # s: an invocation, cold, on a machine several times too busy
 TIMEOUT = 15  # s, the worker's
 ALARMS = "faults-alarms"  # the stack's schedule group
 TICK = 10  # s, the emulator's look at its schedules
@@ -367,7 +367,7 @@ def test_hook_06_a_burst_from_cold_costs_few_invocations(
         for end in ends:
             end.result()
     length = time.monotonic() - began
-    faults.done(queue, BURST, seconds=30)
+    faults.done(queue, BURST, seconds=60)
     faults.rest()
     latency = faults.value(START_LATENCY)
     invocations = faults.invocations() - before

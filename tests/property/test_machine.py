@@ -241,7 +241,7 @@ class Machine(RuleBasedStateMachine):
         assert {job_id for (job_id,) in archived} == self.archived
 
 
-@pytest.mark.timeout(max(60, 3 * EXAMPLES))
+@pytest.mark.timeout(max(120, 3 * EXAMPLES))
 def test_any_sequence_of_operations_leaves_what_the_model_says(dsn: str, connect: Connect) -> None:
     Machine.dsn, Machine.conn, Machine.watch = dsn, connect(), connect()
     steps = settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None)

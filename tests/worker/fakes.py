@@ -115,7 +115,7 @@ class Statements:
         self.before.get(name, lambda: None)()
 
 
-def until(condition: Callable[[], bool], seconds: float = 10) -> float:
+def until(condition: Callable[[], bool], seconds: float = 20) -> float:
     """Wait for what must come; return how many seconds it took."""
     started = time.monotonic()
     while not condition():
