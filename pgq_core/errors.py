@@ -4,6 +4,7 @@ PgqError
 ├── ConfigError      a setting is missing or wrong (also a ValueError)
 ├── OpenTransaction  the connection is inside somebody's transaction
 ├── SchemaMismatch   the database's schema `pgq_core` and this code do not fit
+├── SchemaLocked     a migration waited in vain for a lock of somebody else
 ├── LeaseLost        the job is no longer held by the attempt that writes
 ├── BadPayload       a stored payload or header cannot be decoded
 └── JobTimeout       a handler ran past its timeout
@@ -35,6 +36,18 @@ class OpenTransaction(PgqError):
 
 class SchemaMismatch(PgqError):
     """Say how the database's schema and this code differ, before anything is claimed."""
+
+
+class SchemaLocked(PgqError):
+    """Tell a migrator that another session kept it waiting for too long; it changed nothing."""
+
+    def __init__(self, migration: str) -> None:
+        """Name the *migration* whose turn it was."""
+        super().__init__(
+            f"migration {migration} waited a minute for a lock and changed nothing: another "
+            "migration or a long transaction holds it; let that end, or end it (pg_stat_activity "
+            "names its process), then migrate again"
+        )
 
 
 class LeaseLost(PgqError):

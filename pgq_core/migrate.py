@@ -12,9 +12,10 @@ from functools import cache
 from importlib.resources import files
 
 from psycopg import IsolationLevel
+from psycopg import errors as pg
 
 from .db import Connection, Row, require_idle, run
-from .errors import SchemaMismatch
+from .errors import SchemaLocked, SchemaMismatch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +61,7 @@ def migrate(conn: Connection) -> list[str]:
         OpenTransaction: *conn* is not idle.
         SchemaMismatch: the database is not UTF-8, a foreign schema `pgq_core` is there, an applied
             migration differs from ours, or the schema no longer allows code this old.
+        SchemaLocked: another migration or a long transaction was in the way for a minute.
     """
     require_idle(conn)
     before = conn.isolation_level
@@ -73,13 +75,16 @@ def migrate(conn: Connection) -> list[str]:
 
 
 def _apply(conn: Connection, migration: Migration) -> bool:
-    with conn.transaction():
-        if migration not in _missing(_enter(conn)):
-            return False
-        conn.execute(migration.text)  # many statements, no parameters: the simple protocol
-        names = ("name", "checksum", "oldest_code")
-        run(conn, "note_migration", **{name: getattr(migration, name) for name in names})
-        return True
+    try:
+        with conn.transaction():
+            if migration not in _missing(_enter(conn)):
+                return False
+            conn.execute(migration.text)  # many statements, no parameters: the simple protocol
+            names = ("name", "checksum", "oldest_code")
+            run(conn, "note_migration", **{name: getattr(migration, name) for name in names})
+            return True
+    except pg.LockNotAvailable as error:
+        raise SchemaLocked(migration.name) from error
 
 
 def _enter(conn: Connection) -> list[Row]:

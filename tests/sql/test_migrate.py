@@ -13,8 +13,8 @@ from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
 from local.postgres import Server
-from pgq_core import enqueue, migrate
-from pgq_core.errors import OpenTransaction, SchemaMismatch
+from pgq_core import db, enqueue, migrate
+from pgq_core.errors import OpenTransaction, SchemaLocked, SchemaMismatch
 from pgq_core.migrate import Migration, check, migrations
 from tests.conftest import Connect
 from tests.sql.conftest import Background
@@ -56,6 +56,18 @@ def next_code(monkeypatch: pytest.MonkeyPatch) -> Code:
 def this_code(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Run this release's code again."""
     return monkeypatch.undo
+
+
+@pytest.fixture
+def in_haste(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
+    """Let this time limit of a migration be over in an instant."""
+    read = db.statement
+
+    def in_haste(limit: bytes) -> None:
+        assert read("begin_migration").count(limit) == 1
+        monkeypatch.setattr(db, "statement", lambda name: read(name).replace(limit, b"'50ms'"))
+
+    return in_haste
 
 
 def ledger(conn: psycopg.Connection) -> list[str]:
@@ -172,6 +184,44 @@ def test_mig_01_a_migrator_that_is_killed_half_way_leaves_the_door_open(
     assert migrate(conn) == [NEXT.name]
 
 
+def test_mig_01_a_migrator_that_falls_silent_half_way_leaves_the_door_open(
+    conn: psycopg.Connection,
+    connect: Connect,
+    background: Background,
+    in_haste: Callable[[bytes], None],
+) -> None:
+    """Its network is gone, so nobody ever tells the server that it is."""
+    in_haste(b"'30s'")
+    with connect() as silent:
+        silent.execute("BEGIN")
+        db.run(silent, "begin_migration")
+        assert background(migrate, conn).result(timeout=10) == []
+        with pytest.raises(pg.IdleInTransactionSessionTimeout):
+            silent.execute("SELECT")
+
+
+@pytest.mark.parametrize(
+    "held",
+    [f"SELECT pg_advisory_xact_lock({LOCK})", "LOCK TABLE pgq_core.jobs"],
+    ids=["door", "table"],
+)
+def test_mig_01_a_migration_that_waits_in_vain_says_so_and_changes_nothing(
+    conn: psycopg.Connection,
+    connect: Connect,
+    next_code: Code,
+    in_haste: Callable[[bytes], None],
+    held: str,
+) -> None:
+    next_code(replace(NEXT, text=NEXT.text + b"; LOCK TABLE pgq_core.jobs"))
+    in_haste(b"'60s'")
+    with conn.transaction():
+        conn.execute(held.encode())
+        with pytest.raises(SchemaLocked, match=r"waited a minute .* changed nothing: .*; let that"):
+            migrate(connect())
+    assert ledger(conn) == NAMES
+    assert migrate(conn) == [NEXT.name]
+
+
 # --- the connection ---
 
 
@@ -183,7 +233,8 @@ def test_a_migration_commits_and_leaves_the_connection_as_it_was(
     assert migrate(empty) == NAMES
     assert empty.info.transaction_status is TransactionStatus.IDLE
     assert empty.autocommit is autocommit
-    assert empty.execute("SHOW lock_timeout").fetchone() == ("0",)
+    for limit in (b"lock_timeout", b"idle_in_transaction_session_timeout"):
+        assert empty.execute(b"SHOW " + limit).fetchone() == ("0",)
     empty.rollback()
     assert migrate(empty) == []
 
