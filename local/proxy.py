@@ -38,8 +38,9 @@ class Proxy:
     """Pass connections on to a port of 127.0.0.1, in the mode that was set last.
 
     whole: as they are. drop: every connection is cut, new ones at once. black-hole: nothing
-    arrives, on either side, not even an end. half-close: the client sees the end of its input, what
-    it sends arrives. swallow: the same without that end. delay: each piece arrives late.
+    arrives, on either side, not even an end. half-close: what the client sends arrives, and where a
+    reply would come, an end does. swallow: the same without that end. delay: each piece arrives
+    late.
     """
 
     def __init__(self, to: int) -> None:
@@ -71,9 +72,6 @@ class Proxy:
         if self._mode == "drop":
             end(pair.client)
             end(pair.server)
-        elif self._mode == "half-close":
-            pair.broken = True
-            end(pair.client, socket.SHUT_WR)
         elif self._mode == "whole" and pair.broken:
             end(pair.server)
 
@@ -109,6 +107,8 @@ class Proxy:
                 time.sleep(LATE if self._mode == "delay" else 0)
                 if self._loses(pair, reply=reply):
                     pair.broken = True
+                    if self._mode == "half-close":
+                        end(sink, socket.SHUT_WR)
                 else:
                     sink.sendall(piece)
         if not self._loses(pair, reply=reply):
