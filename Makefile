@@ -53,8 +53,9 @@ bench-recovery: setup ## how long after a kill jobs run again, without the sweep
 bench-awake: setup ## awake minutes and cost of a day, by way to wait, into docs/benchmarks/awake.md (4 minutes)
 	@$(BIN)/python -m bench.awake
 
-chaos: setup ## worker, server and network fail at each step; into docs/benchmarks/chaos.md (2 minutes)
+chaos: setup ## worker, server and network fail at each step; into docs/benchmarks/chaos.md (4 minutes)
 	@$(BIN)/python -m bench.chaos
+	@$(BIN)/python -m bench.deadlocks
 
 soak: setup ## a million jobs with failures, crashes and restarts, into docs/benchmarks/soak.md (JOBS= for fewer; 25 minutes)
 	@$(BIN)/python -m bench.soak

@@ -31,12 +31,27 @@ from rich.table import Table
 from bench.machine import machine
 from local.postgres import Server, postgres
 from local.proxy import Mode, proxy
-from pgq_core import Context, Job, NewJob, Producer, Tasks, address, db, enqueue_many, migrate, work
+from pgq_core import (
+    Context,
+    Job,
+    NewJob,
+    Producer,
+    Tasks,
+    address,
+    db,
+    enqueue_many,
+    migrate,
+    reaper,
+    work,
+)
 from pgq_core import worker as drain
+from pgq_core.settle import Link
 
 FAULTS = ("SIGKILL", "restart", *get_args(Mode)[1:])
-WORKER = ["wake", "reclaim", "claim", "handler", "complete", "commit", "flush", "fail", "outlook"]
-PRODUCER = ["COMMIT", "request_kick", "kick"]
+WORKER = ["wake", "reclaim", "claim", "handler", "complete", "commit"]
+WORKER += ["flush", "fail", "outlook", "close"]
+PRODUCER = ["enqueue", "COMMIT", "request_kick", "kick"]
+CHORES = ["cleanup", "note_migration"]
 #: Of the poison: its part of the way through the jobs, and a priority that keeps it there.
 PLACES, BATCHES = {"first": (0.0, 0), "middle": (0.5, 5), "last": (1.0, 9)}, (1, 10, 100)
 SIX = ["plain", "plain", "plain", "effect", "effect", "effect"]
@@ -50,6 +65,13 @@ CREATE TABLE orders (n int PRIMARY KEY);
 CREATE TABLE effects (job bigint);
 CREATE TABLE runs (job bigint, attempt int, until timestamptz, ended timestamptz,
                    started timestamptz DEFAULT clock_timestamp());
+CREATE TABLE dones (job bigint);
+CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO dones VALUES (NEW.id);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER noted AFTER UPDATE ON pgq_core.jobs FOR EACH ROW
+    WHEN (NEW.status = 'done') EXECUTE FUNCTION noted();
 CREATE FUNCTION scaled() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     NEW.run_at := clock_timestamp() + (NEW.run_at - clock_timestamp()) / 20;
     RETURN NEW;
@@ -61,6 +83,10 @@ DEAD = """
 UPDATE pgq_core.jobs SET status = 'running', attempts = 1, locked_by = 'one that died',
     locked_until = now() - interval '1 second' WHERE id = %s
 """
+OLD = """
+INSERT INTO pgq_core.jobs (task, status, finished_at)
+SELECT 'plain', 'done', now() - interval '8 days' FROM generate_series(1, 3)
+"""
 LEFT = "SELECT count(*) FROM pgq_core.jobs WHERE status IN ('queued', 'running')"
 START = "INSERT INTO runs (job, attempt, until) VALUES (%s, %s, %s)"
 END = "UPDATE runs SET ended = clock_timestamp() WHERE job = %s AND attempt = %s"
@@ -69,9 +95,14 @@ WRONG = {
     "lost": """SELECT %(jobs)s - count(*) FROM pgq_core.jobs
         WHERE status = CASE task WHEN 'poison' THEN 'failed' ELSE 'done' END
           AND (task <> 'effect' OR id IN (SELECT job FROM effects))""",
-    "twice": "SELECT count(*) - count(DISTINCT job) FROM effects",
+    "twice": """SELECT (SELECT count(*) - count(DISTINCT job) FROM effects)
+        + (SELECT count(*) - count(DISTINCT job) FROM dones)""",
+    # A plain run that does not fail can only be completed: until then its lease is live.
     "overlap": """SELECT count(*) FROM runs JOIN runs AS later USING (job)
-        WHERE runs.attempt < later.attempt AND later.started < coalesce(runs.ended, runs.until)""",
+        JOIN pgq_core.jobs ON jobs.id = runs.job
+        WHERE runs.attempt < later.attempt AND later.started < CASE
+            WHEN task = 'plain' AND NOT coalesce((payload ->> 'fails')::boolean, false)
+            THEN runs.until ELSE coalesce(runs.ended, runs.until) END""",
     "failed": "SELECT count(*) FROM pgq_core.jobs WHERE status = 'failed' AND task <> 'poison'",
 }
 
@@ -108,7 +139,7 @@ class Spot:
         logging.disable()
         self.step, self.pipe, self.direct = step, pipe, direct
         drain.RESERVE = drain.GRACE = timedelta(seconds=MARGIN)
-        read, complete = db.statement, Context._complete  # noqa: SLF001
+        read, complete, close = db.statement, Context._complete, Link.close  # noqa: SLF001
 
         def statement(name: str) -> bytes:
             batch = name == "complete" and not getattr(self.inside, "transaction", False)
@@ -123,6 +154,11 @@ class Spot:
                 self.inside.transaction = False
             self.reach("commit")
 
+        def closing(link: Link) -> None:
+            self.reach("close")
+            close(link)
+
+        Link.close = closing  # type: ignore[assignment, method-assign]
         db.statement, Context._complete = statement, completing  # type: ignore[assignment, method-assign]  # noqa: SLF001
 
     def kick(self, queue: str, hop: int = 0) -> bool:
@@ -200,12 +236,32 @@ def invocation(watch: tuple[str, Pipe, str], dsn: str, ends: float, **event: Any
 
 @ending()
 def application(watch: tuple[str, Pipe, str], dsn: str, _ends: float) -> None:
-    """Be a producer: one order and its jobs."""
+    """Be a producer: one order and its jobs, unless it is there."""
     spot.watch(*watch)
-    with psycopg.connect(dsn) as conn, Producer(spot).transaction(conn) as tx:
-        conn.execute("INSERT INTO orders VALUES (1)")
-        tx.enqueue_many([NewJob("effect", {}, max_attempts=3)] * 3)
-        spot.reach("COMMIT")
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        if conn.execute("SELECT n FROM orders").fetchone():
+            return
+        with Producer(spot).transaction(conn) as tx:
+            conn.execute("INSERT INTO orders VALUES (1)")
+            for _ in range(3):
+                tx.enqueue("effect", {}, max_attempts=3)
+            spot.reach("COMMIT")
+
+
+@ending()
+def cleaner(watch: tuple[str, Pipe, str], dsn: str, _ends: float) -> None:
+    """Be the reaper's cleanup."""
+    spot.watch(*watch)
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        reaper.cleanup(conn)
+
+
+@ending()
+def migration(watch: tuple[str, Pipe, str], dsn: str, _ends: float) -> None:
+    """Be the migration of a deploy."""
+    spot.watch(*watch)
+    with psycopg.connect(dsn) as conn:
+        migrate(conn)
 
 
 @dataclass
@@ -269,17 +325,35 @@ class Cell:
         process.join()
         return process.exitcode == 0
 
+    def repeat(self, target: Any) -> None:  # noqa: ANN401 - a process's function
+        """Run a process until it ends well."""
+        until = time.monotonic() + PATIENCE
+        while not self.run(target):
+            if time.monotonic() > until:
+                raise TimeoutError(f"{self.fault} at {self.step}: {target.__name__} ends badly")
+            time.sleep(REPEAT[0])
+
+    def set_up(self, jobs: Sequence[NewJob]) -> None:
+        """Put in what there is to do; what is struck besides workers is done here."""
+        if not jobs:
+            self.repeat(application)
+            return
+        if self.step == "note_migration":
+            self.repeat(migration)
+            ask(self.dsn, TABLES)
+        with psycopg.connect(self.dsn) as conn:
+            last = enqueue_many(conn, jobs)[-1].id
+            conn.execute(DEAD.encode(), [last if self.fault else None])
+        if self.step == "cleanup":
+            ask(self.dsn, OLD)
+            self.repeat(cleaner)
+
     def play(self, jobs: Sequence[NewJob]) -> tuple[float, str]:
         """Put in what there is to do, let it be done; return the seconds, and what is wrong."""
         self.dsn = self.server.dsn(self.database)
         with proxy(self.server.port) as self.proxy:
             self.proxied = self.dsn.replace(str(self.server.port), str(self.proxy.port))
-            if jobs:
-                with psycopg.connect(self.dsn) as conn:
-                    last = enqueue_many(conn, jobs)[-1].id
-                    conn.execute(DEAD.encode(), [last if self.fault else None])
-            while not jobs and not ask(self.dsn, "SELECT count(*) FROM orders"):
-                self.run(application)  # again, as an application would that finds no order
+            self.set_up(jobs)
             began = time.monotonic()
             took = self.watch(began, began if jobs else began + SWEEP)
             self.over = True
@@ -312,6 +386,8 @@ def cells() -> Iterator[tuple[Key, list[NewJob], int]]:
         yield (fault, step), jobs, 10
     for step, fault in itertools.product(PRODUCER, FAULTS):
         yield (fault, step), [], 10
+    for step, fault in itertools.product(CHORES, FAULTS):
+        yield (fault, step), [NewJob("plain", {})] * 3, 10
     for place, batch in itertools.product(PLACES, BATCHES):
         jobs = [NewJob("effect", {}, max_attempts=2) for _ in range(max(3, batch))]
         at, priority = PLACES[place]
@@ -323,25 +399,25 @@ def cells() -> Iterator[tuple[Key, list[NewJob], int]]:
 Ends = dict[Key, tuple[float, str]]
 
 
-def prepare(server: Server) -> Server:
+def prepare(server: Server) -> None:
     """Make the database that each cell's is a copy of."""
     server.create("empty")
     with psycopg.connect(server.dsn("empty"), autocommit=True) as conn:
         migrate(conn)
         conn.execute(TABLES)
-    return server
 
 
 def play(servers: tuple[Server, Server], chosen: Sequence[tuple[Key, list[NewJob], int]]) -> Ends:
     """Play cells, some at a time; those that restart a server on one of their own, in turn."""
-    calm, shaken = map(prepare, servers)
-    copying = threading.Lock()
+    (calm, shaken), copying = servers, threading.Lock()
+    for server in {*servers}:
+        prepare(server)
 
     def one(key: Key, jobs: list[NewJob], batch: int) -> tuple[float, str]:
         (column, row), server = key, shaken if key[0] == "restart" else calm
         database = f"{column}-{row}".replace(" ", "-")
         with copying:
-            server.create(database, template="empty")
+            server.create(database, template=None if row == "note_migration" else "empty")
         fault, step = key if column in FAULTS else ("", "")
         return Cell(server, database, fault, step, batch).play(jobs)
 
@@ -358,15 +434,21 @@ TEXT = """# Crash matrix
 `make chaos`: {cells} cells, {seconds:.0f} s; {wrong} with a fault. {machine}.
 
 Each cell: seconds from the fault until all its jobs had finished (one run; their own retries
-included), or, in capitals, what was wrong: a job or its effect lost, an effect twice, a run that
-began while another's lease was live (overlap), an innocent job failed, given up ({patience:g} s).
+included), or, in capitals, what was wrong: a job or its effect lost, an effect or a completion
+twice, a run that began while another's lease was live (overlap), an innocent job failed, given up
+({patience:g} s).
 
 - Of the worker: six jobs, three attempts each: effects in `ctx.transaction()`, completions that are
   gathered, one that fails once, one whose worker had died. It is struck before the statement of
   that name; *handler*: inside one; *complete*, *commit*: at the end of `ctx.transaction()`;
-  *flush*: before the gathered completions.
-- Of the producer: an order and three jobs. *COMMIT*: before it; *request_kick*: after it; *kick*:
-  the mark is set, nobody kicked. An application that finds no order tries again.
+  *flush*: before the gathered completions; *close*: the alarm is noted, and before it waits, or
+  calls, it closes its connection.
+- Of the producer: an order and three jobs. *enqueue*: the order is written, no job yet; *COMMIT*:
+  before it; *request_kick*: after it; *kick*: the mark is set, nobody kicked. An application that
+  was struck looks again after 1 s, and if it finds no order makes it.
+- *cleanup*: three jobs done 8 days ago are to go, three that wait are not. *note_migration*: at the
+  end of the first migration's transaction, on an empty database; what was struck is repeated after
+  1 s. Then three jobs run, to the end of which the seconds are.
 - The poison kills its process, among 2, 9 or 99 innocents, at each attempt first or last by its
   priority; two attempts each, so an innocent charged twice would be failed. Seconds from the start
   until the poison is.
@@ -375,11 +457,11 @@ began while another's lease was live (overlap), an innocent job failed, given up
   job's wait by 20 (20 s after the first failure); the sweep comes every {sweep:g} s (hourly), so a
   lost kick costs that much here; alarms are exact. Leases are real.
 - *restart*: an immediate stop, and a start. The network fails for {outage:g} s, for all of a cell.
-  *drop*: cut, new ones at once; *black-hole*: nothing arrives, either way; *half-close*: the client
-  reads an end, what it sends arrives; *swallow*: replies are lost, without an end; *delay*: each
-  piece is 0.3 s late. After it the server learns that a client which has lost something is gone, as
-  keepalives would tell it later. Not tried: a server that keeps such a session for hours, with its
-  locks; the reaper, cleanup and migrate.
+  *drop*: cut, new ones at once; *black-hole*: nothing arrives, either way; *half-close*: what the
+  client says arrives, and where the reply would come, an end does; *swallow*: the same without that
+  end; *delay*: each piece is 0.3 s late. After it the server learns that a client which has lost
+  something is gone, as keepalives would tell it later. Not tried: a server that keeps such a
+  session for hours, with its locks (a migration's it ends after 30 s by itself).
 """
 
 
@@ -398,6 +480,7 @@ def page(ends: Ends, seconds: float, version: str) -> str:
     for title, columns, rows in (
         ("The worker", FAULTS, WORKER),
         ("The producer", FAULTS, PRODUCER),
+        ("The cleanup and the migration", FAULTS, CHORES),
         ("A poison job", list(PLACES), [f"batch {batch}" for batch in BATCHES]),
     ):
         console.print(f"\n## {title}", table(ends, columns, rows))
