@@ -18,9 +18,6 @@ from pathlib import Path
 from unittest import mock
 
 import psycopg
-from rich.box import MARKDOWN
-from rich.console import Console
-from rich.table import Table
 
 from local.postgres import postgres
 from pgq_core import Job, NewJob, db, enqueue_many, fence, jobs, migrate, queues, reaper, schedules
@@ -157,9 +154,9 @@ def run_crowd(dsn: str, seconds: float) -> tuple[Counter[str], int]:
 
 
 TEXT = """
-{threads} threads for {seconds:g} s, each doing all of this in one random order after another, on
-the same jobs, keys, queue and schedules, and nothing tried again. How often each was done:
-
+{threads} threads for {seconds:g} s, on the same jobs, keys, queue and schedules, in random orders,
+with nothing tried again: {count:,} acts of some calls each ({names}),
+{deadlocks} deadlocks.
 """
 
 
@@ -168,13 +165,10 @@ def main() -> int:
     logging.disable()
     with postgres() as server:
         done, deadlocks = run_crowd(server.dsn(), SECONDS)
-    table = Table(*sorted(done), "deadlocks", box=MARKDOWN)
-    table.add_row(*(f"{done[name]:,}" for name in sorted(done)), str(deadlocks))
-    console = Console(record=True, width=160)
-    console.print(HEAD + TEXT.format(threads=THREADS, seconds=SECONDS), table)
-    lines = (line.rstrip() for line in console.export_text().rstrip().splitlines())
-    matrix = PAGE.read_text().rstrip().partition(HEAD)[0]
-    PAGE.write_text("\n".join([matrix, *lines, ""]))
+    facts = {"threads": THREADS, "seconds": SECONDS, "deadlocks": deadlocks}
+    part = HEAD + TEXT.format(count=done.total(), names=", ".join(sorted(done)), **facts)
+    print(part)
+    PAGE.write_text(PAGE.read_text().rstrip().partition(HEAD)[0] + part)
     return int(deadlocks > 0)
 
 
