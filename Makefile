@@ -57,8 +57,11 @@ chaos: setup ## worker, server and network fail at each step; into docs/benchmar
 	@$(BIN)/python -m bench.chaos
 	@$(BIN)/python -m bench.deadlocks
 
-soak: setup ## a million jobs with failures, crashes and restarts, into docs/benchmarks/soak.md (JOBS= for fewer; 25 minutes)
+# How often the tests of random operations and random input try: some 80 minutes.
+soak: export PGQ_EXAMPLES ?= 30000
+soak: setup ## a million jobs with failures, crashes and restarts, then random operations (JOBS=, PGQ_EXAMPLES= for fewer; 2 hours)
 	@$(BIN)/python -m bench.soak
+	@$(BIN)/pytest -n 2 tests/property tests/fuzz
 
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command "make lock"
 lock: setup ## resolve the newest versions into the lock files

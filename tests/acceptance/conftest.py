@@ -125,7 +125,7 @@ def shop(
     deployed_dsn: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Shop:
-    """An application whose commits kick the deployed worker; no kick of an earlier test's is left."""
+    """An application whose commits kick the deployed worker; no earlier kick is on its way."""
     wait_for(lambda: db.execute(PENDING).fetchone() == (0,))
     for name, text in stack.cloud.environment().items():
         monkeypatch.setenv(name, text)
