@@ -42,12 +42,18 @@ def run(task: Task, job: Job, ctx: Context) -> object:
 
 def _log(job: Job, error: BaseException) -> None:
     facts: dict[str, object] = {"job_id": job.id, "task": job.task, "attempt": job.attempt}
-    # Its text, and those of what it came from and of its notes.
-    length = sum(map(len, traceback.format_exception(error)))
-    if length < LONGEST_TRACE:
+    if _is_readable(error):
         logger.warning("handler raised", exc_info=error, extra=facts)
     else:
         logger.warning("handler raised", extra=facts | {"error": describe(error)})
+
+
+def _is_readable(error: BaseException) -> bool:
+    """Tell whether its traceback can be made (a user's error may forbid it) and fits a record."""
+    try:  # its text, and those of what it came from and of its notes
+        return sum(map(len, traceback.format_exception(error))) < LONGEST_TRACE
+    except Exception:  # noqa: BLE001 - whatever it is, the job's record says what it can
+        return False
 
 
 def _call(task: Task, job: Job, ctx: Context) -> object:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,11 @@ def raising(error: BaseException) -> Act:
         raise error
 
     return act
+
+
+#: The column is no number, so Python itself cannot write the traceback.
+PLACE: Any = ("file", 1, "column", "text")
+UNREADABLE = SyntaxError("no", PLACE)
 
 
 def recurse(job: Job) -> object:
@@ -116,6 +122,7 @@ def test_discard_fails_the_job_for_good_at_once(
         (raising(GeneratorExit()), "GeneratorExit: "),
         (raising(StopIteration()), "StopIteration: "),
         (raising(asyncio.CancelledError()), "CancelledError: "),
+        (raising(UNREADABLE), "SyntaxError: no"),
         (recurse, "RecursionError: "),
     ],
     ids=lambda value: value[:14] if isinstance(value, str) else "",
@@ -162,6 +169,16 @@ def test_what_a_handler_raised_is_logged_with_its_traceback(
     [record] = [record for record in caplog.records if record.message == "handler raised"]
     assert "ValueError: no" in caplog.text
     assert vars(record)["job_id"] == job.id
+
+
+def test_an_error_without_a_readable_traceback_is_logged_by_its_message(
+    tasks: Tasks, put: Put, drain: Drain, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks.handler("a")(raising(UNREADABLE))
+    put("a")
+    drain()
+    [record] = [record for record in caplog.records if record.message == "handler raised"]
+    assert vars(record)["error"].startswith("SyntaxError: no")
 
 
 def test_the_last_attempt_fails_for_good(tasks: Tasks, put: Put, drain: Drain, look: Look) -> None:
