@@ -36,7 +36,15 @@ from pgq_core.worker import RESERVE, START
 
 Handler = Callable[[Any, LambdaContext], Any]
 
-logger = Logger()
+
+def _line(entry: object) -> str:
+    """Return a log entry as JSON that UTF-8 can carry: half of a surrogate pair as its escape."""
+    text = json.dumps(entry, default=str, ensure_ascii=False)
+    return text.encode(errors="backslashreplace").decode()
+
+
+# The traceback as text only: its other form asks the error for its text, which may raise.
+logger = Logger(json_serializer=_line, serialize_stacktrace=False)
 metrics = Metrics(namespace="pgq_core")
 
 # An RDS secret's words; all but the first are libpq's, too.

@@ -1,5 +1,6 @@
 """The worker function, called as Lambda calls it, against a real database."""
 
+import io
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -239,6 +240,38 @@ def test_the_logs_of_the_library_and_of_the_handlers_are_json(
     job = enqueue(conn, "talk", {})
     worker.handler({"queue": "default"}, context)
     assert f"job {job.id}" in [line["message"] for line in log.of_level("INFO")]
+
+
+class Unspeakable(Exception):
+    """An error without a text."""
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(OSError("file\udcff ö"), "file\udcff ö"), (Unspeakable(), "Unspeakable")]
+)
+def test_the_log_has_a_line_for_whatever_a_handler_raises(
+    conn: psycopg.Connection,
+    context: FakeContext,
+    tasks: Tasks,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    said: str,
+) -> None:
+    def bad(_job: Job) -> None:
+        raise error
+
+    tasks.handler("bad")(bad)
+    enqueue(conn, "bad", {})
+    written = io.BytesIO()
+    stream = io.TextIOWrapper(written, "utf-8", write_through=True)  # as Lambda's
+    monkeypatch.setattr(runtime.logger.registered_handler, "stream", stream)
+    assert worker.handler({"queue": "default"}, context)["default"]["retried"] == 1
+    lines = map(json.loads, written.getvalue().decode().split("\n")[:-1])
+    [line] = [line for line in lines if line["message"] == "handler raised"]
+    assert said in line["exception"]
 
 
 def test_the_sweep_drains_every_queue_with_due_jobs_or_expired_leases(
