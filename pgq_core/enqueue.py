@@ -5,7 +5,7 @@ Never commits and never kicks; `Producer` does the rest, or `producer.kick` afte
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from .db import Connection, check_connection, is_idle, run
@@ -124,7 +124,8 @@ def _row(job: NewJob, max_payload_bytes: int) -> dict[str, Any]:
         "task": job.task,
         "payload": payload,
         "queue": job.queue,
-        "run_at": job.run_at,
+        # PostgreSQL does not read every offset that Python knows: not 16 hours, nor half a second.
+        "run_at": None if job.run_at is None else job.run_at.astimezone(UTC),
         "delay": None if job.delay is None else check_delay("delay", job.delay),
         "priority": job.priority,
         "max_attempts": job.max_attempts,

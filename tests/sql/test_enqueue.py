@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import psycopg
@@ -239,6 +239,16 @@ def test_every_job_of_many_is_stored_as_it_was_given(conn: psycopg.Connection) -
     assert (a.priority, a.unique_key, a.max_attempts, a.headers) == (0, "k", 5, {})
     assert (b.task, b.payload, b.queue, b.priority) == ("b", {"n": [None, "2"]}, "default", 9)
     assert (b.max_attempts, b.headers, b.unique_key) == (1000, {"h": 1}, None)
+
+
+@pytest.mark.parametrize("offset", [timedelta(hours=20), timedelta(microseconds=1)])
+def test_an_instant_may_come_in_a_zone_that_postgresql_does_not_read(
+    conn: psycopg.Connection, offset: timedelta
+) -> None:
+    at = datetime(2030, 1, 2, tzinfo=timezone(offset))
+    new = [enqueue(conn, "t", {}, run_at=at), *enqueue_many(conn, [NewJob("t", {}, run_at=at)])]
+    stored = [jobs.get(conn, one.id) for one in new]
+    assert [job and job.run_at for job in stored] == [at, at]
 
 
 def test_enq_06_duplicates_in_the_table_and_in_the_list_spoil_no_other_job(
