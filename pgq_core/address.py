@@ -8,6 +8,7 @@ import re
 import ssl
 from collections.abc import Mapping
 from ipaddress import ip_address
+from os import fsdecode
 from typing import Any
 
 import psycopg
@@ -82,7 +83,8 @@ def connect(parts: Mapping[str, Any], **options: Any) -> Connection:  # noqa: AN
 
 def _tls(parts: Mapping[str, Any]) -> Parts:
     told = (one for one in Conninfo.get_defaults() if one.val != one.compiled)
-    known = {one.keyword.decode(): (one.val or b"").decode() for one in told} | dict(parts)
+    # A variable may be of any bytes, the password's too.
+    known = {one.keyword.decode(): fsdecode(one.val or b"") for one in told} | dict(parts)
     given = {name: value for name, value in known.items() if value}
     hosts = given.get("hostaddr") or given.get("host") or ""
     if {"sslmode", "service"} & given.keys() or all(map(_is_local, str(hosts).split(","))):

@@ -65,6 +65,7 @@ VERIFIED = {"sslmode": "verify-full", "sslrootcert": BUNDLE}
         ("host=db.example", {"PGSSLMODE": "disable"}, {}),
         ("service=app", {}, {}),
         ("", {"PGHOSTADDR": "192.0.2.1"}, VERIFIED),
+        ("host=db.example", {"PGPASSWORD": "no UTF-8: \udcff"}, VERIFIED),
         ("host=localhost hostaddr=192.0.2.1", {}, VERIFIED),
         ("host=db.example hostaddr=127.0.0.1", {}, {}),
         ("host=127.example.com", {}, VERIFIED),
