@@ -175,7 +175,7 @@ def _secret(arn: str) -> Parts:
     text = client.get_secret_value(SecretId=arn)["SecretString"]
     try:
         return _parts(text)
-    except (ValueError, ConfigError):  # their texts may show the password
+    except (ValueError, RecursionError):  # their texts may show the password
         raise ConfigError(
             "the secret named by PGQ_DATABASE_SECRET_ARN is wrong: expected a connection URL, or "
             "JSON with username, password, host, port and dbname"
@@ -190,4 +190,7 @@ def _parts(secret: str) -> Parts:
         parts = address.read(secret)
     if "user" not in parts or not all(isinstance(part, str | int) for part in parts.values()):
         raise ValueError("neither a URL nor an RDS secret")
-    return {name: str(part) for name, part in parts.items()}
+    texts = {name: str(part) for name, part in parts.items()}
+    if b"\0" in "".join(texts.values()).encode():  # raises for half a character
+        raise ValueError("libpq would read no further")
+    return texts

@@ -89,7 +89,18 @@ def test_lam_14_a_secret_that_is_the_same_is_not_tried_again(
 
 @pytest.mark.parametrize(
     "text",
-    ['{"password": "pa55"', "{pa55}", "pa55 word", '{"api_key": "pa55"}', '{"host": ["pa55"]}', ""],
+    [
+        *(
+            '{"password": "pa55"',
+            "{pa55}",
+            "pa55 word",
+            '{"api_key": "pa55"}',
+            '{"host": ["pa55"]}',
+        ),
+        '{"username": "\\u0000pa55", "host": "127.0.0.1"}',
+        '{"username": "\\ud800pa55", "host": "127.0.0.1"}',
+        *('{"pa55":' * 3000, ""),
+    ],
 )
 def test_a_wrong_secret_is_named_and_not_shown(
     secret: Secret, context: FakeContext, log: Log, text: str
