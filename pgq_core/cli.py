@@ -55,7 +55,7 @@ class Value(click.ParamType):
 
 def duration(text: str) -> timedelta:
     """Read a time such as 2h."""
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhd]?)", text)
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)([smhd]?)", text)
     if match is None:
         raise ValueError(f"{text[:20]!r} is no duration such as 90, 15m, 2h or 3d (9 digits)")
     return timedelta(seconds=float(match[1]) * _UNITS[match[2]])

@@ -155,6 +155,7 @@ def test_a_second_job_with_the_same_key_is_answered_with_the_first(run: Run) -> 
         (["enqueue", "greet", "--delay=" + "9" * 400], "--delay"),
         (["enqueue", "greet", "--delay=11000d"], "delay"),
         (["enqueue", "greet", "--delay=99999999999d"], "'99999999999d' is no duration"),
+        (["enqueue", "greet", "--delay=999999999.999999999d"], "is no duration"),
         (["enqueue", "greet", "--kick="], "--kick"),
         (["enqueue", "greet", "--run-at=noon"], "--run-at"),
         (["enqueue", "greet", "--run-at=2030-01-01"], "time zone"),
