@@ -29,7 +29,8 @@ PIECES = st.lists(
     | ARGUMENT,
     max_size=4,
 ).map("".join)
-VALUES = st.sampled_from(BAD) | PIECES | ARGUMENT
+LONG = st.sampled_from(["9" * 9 + "d", "999999999.999999999d", "3650", "9999-12-31T23:59:59-15:00"])
+VALUES = st.sampled_from(BAD) | PIECES | ARGUMENT | LONG
 #: No real worker that stays, no real AWS, no question.
 ALWAYS = {"worker": ["--once", "--tasks=jobs:tasks"], "cleanup": ["--yes"], "retry": ["--yes"]}
 LEFT_OUT = {"kick", "as_json", "once", "yes"}
