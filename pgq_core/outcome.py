@@ -107,7 +107,7 @@ def _fail(job: Job, error: BaseException, backoff: Backoff | None) -> Settlement
 def describe(error: BaseException | str) -> str:
     """Return an error as text that PostgreSQL can store: kind and message, cut by characters."""
     if isinstance(error, str):
-        text = error
+        text = str.__str__(error)
     elif isinstance(error, _Outcome):
         text = _message(error)
     else:
@@ -118,6 +118,6 @@ def describe(error: BaseException | str) -> str:
 
 def _message(error: BaseException) -> str:
     try:
-        return str(error)
+        return str.__str__(str(error))  # not a user's own kind of str
     except BaseException as wrong:  # noqa: BLE001 - a user's __str__; its failure is what we can tell
         return f"(its message failed with {type(wrong).__name__})"

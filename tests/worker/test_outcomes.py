@@ -42,6 +42,23 @@ class Unspeakable(Exception):
         raise ZeroDivisionError
 
 
+class OwnText(str):
+    __slots__ = ()
+
+    def __format__(self, _: str) -> str:
+        raise ZeroDivisionError
+
+
+class Worded(Exception):
+    """An error that neither its text nor its cause make easy to write down."""
+
+    def __init__(self) -> None:
+        self.__cause__ = UNREADABLE
+
+    def __str__(self) -> str:
+        return OwnText("no")
+
+
 @pytest.fixture
 def due_in(value: Value) -> Callable[[Enqueued], float]:
     """Tell in how many seconds a job falls due."""
@@ -123,6 +140,7 @@ def test_discard_fails_the_job_for_good_at_once(
         (raising(StopIteration()), "StopIteration: "),
         (raising(asyncio.CancelledError()), "CancelledError: "),
         (raising(UNREADABLE), "SyntaxError: no"),
+        (raising(Worded()), "Worded: no"),
         (recurse, "RecursionError: "),
     ],
     ids=lambda value: value[:14] if isinstance(value, str) else "",
