@@ -5,7 +5,7 @@ import string
 from datetime import timedelta, timezone
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from pgq_core import Job
@@ -15,6 +15,7 @@ EXAMPLES = int(os.environ.get("PGQ_EXAMPLES", "100"))
 fuzz = settings(
     max_examples=EXAMPLES,
     deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],  # no slow explaining
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 PATIENCE = max(60, EXAMPLES)  # s of a test
