@@ -1,6 +1,6 @@
 # Everything a developer types. `make help` lists it; `make demo` and `make test` set up what they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup tmpdir demo test fix lock audit clean articles chaos soak bench-latency bench-recovery bench-awake
+.PHONY: help setup tmpdir demo test fix lock audit clean articles chaos soak soak-random bench-latency bench-recovery bench-awake
 SHELL := /bin/sh
 
 PYTHON ?= python3
@@ -57,11 +57,12 @@ chaos: setup ## worker, server and network fail at each step; into docs/benchmar
 	@$(BIN)/python -m bench.chaos
 	@$(BIN)/python -m bench.deadlocks
 
-# How often the tests of random operations and random input try: some 80 minutes.
-soak: export PGQ_EXAMPLES ?= 30000
-soak: setup ## a million jobs with failures, crashes and restarts, then random operations (JOBS=, PGQ_EXAMPLES= for fewer; 2 hours)
+soak: setup ## a million jobs with failures, crashes and restarts, into docs/benchmarks/soak.md (JOBS= for fewer; 30 minutes)
 	@$(BIN)/python -m bench.soak
-	@$(BIN)/pytest -n 2 tests/property tests/fuzz
+
+soak-random: setup ## random operations against the model, and random input, for long (90 minutes)
+	@PGQ_EXAMPLES=30000 $(BIN)/pytest tests/property
+	@PGQ_EXAMPLES=3000 $(BIN)/pytest -n $(JOBS) tests/fuzz
 
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command "make lock"
 lock: setup ## resolve the newest versions into the lock files

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pgq_core import Job
 
-EXAMPLES = int(os.environ.get("PGQ_EXAMPLES", "100"))
+EXAMPLES = int(os.environ.get("PGQ_EXAMPLES", "80"))
 #: Each example leaves the database as it found it, or starts by emptying it.
 fuzz = settings(
     max_examples=EXAMPLES,
@@ -18,7 +18,7 @@ fuzz = settings(
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],  # no slow explaining
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-PATIENCE = max(60, EXAMPLES)  # s of a test
+PATIENCE = max(120, EXAMPLES)  # s of a test
 
 EMPTY = """
 DELETE FROM pgq_core.jobs; DELETE FROM pgq_core.jobs_archive;
