@@ -61,8 +61,8 @@ soak: setup ## a million jobs with failures, crashes and restarts, into docs/ben
 	@$(BIN)/python -m bench.soak
 
 soak-random: setup ## random operations against the model, and random input, for long (90 minutes)
-	@PGQ_EXAMPLES=30000 $(BIN)/pytest tests/property
-	@PGQ_EXAMPLES=3000 $(BIN)/pytest -n $(JOBS) tests/fuzz
+	@EXAMPLES=30000 $(BIN)/pytest tests/property
+	@EXAMPLES=3000 $(BIN)/pytest -n $(JOBS) tests/fuzz
 
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command "make lock"
 lock: setup ## resolve the newest versions into the lock files

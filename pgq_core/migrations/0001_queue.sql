@@ -128,7 +128,7 @@ BEGIN
         RAISE EXCEPTION 'delay: 0 to 3650 days is allowed, not %', enqueue.delay
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    LOOP
+    FOR try IN 1..100 LOOP  -- again if the holder of the key ended in between
         INSERT INTO pgq_core.jobs AS new
                (task, payload, queue, run_at, priority, max_attempts, unique_key, headers)
         VALUES (enqueue.task, enqueue.payload, enqueue.queue,
@@ -139,12 +139,13 @@ BEGIN
         DO NOTHING
         RETURNING new.id INTO enqueue.id;
         enqueue.inserted := FOUND;
-        EXIT WHEN FOUND;
+        IF FOUND THEN RETURN; END IF;
         SELECT old.id INTO enqueue.id
         FROM pgq_core.jobs AS old
         WHERE old.queue = enqueue.queue AND old.unique_key = enqueue.unique_key
           AND old.status IN ('queued', 'running');
-        EXIT WHEN FOUND;
+        IF FOUND THEN RETURN; END IF;
     END LOOP;
+    RAISE EXCEPTION 'the job is not in: a trigger on pgq_core.jobs keeps it out';
 END
 $$;

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pgq_core import Job
 
-EXAMPLES = int(os.environ.get("PGQ_EXAMPLES", "80"))
+EXAMPLES = int(os.environ.get("EXAMPLES", "80"))
 #: Each example leaves the database as it found it, or starts by emptying it.
 fuzz = settings(
     max_examples=EXAMPLES,

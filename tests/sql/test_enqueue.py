@@ -453,6 +453,24 @@ def test_enq_14_an_enqueue_on_a_closed_connection_gets_the_error_of_the_driver(
         enqueue_many(conn, [NewJob("t", {})])
 
 
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_job_that_a_trigger_keeps_out_is_an_error_and_no_endless_loop(
+    conn: psycopg.Connection, rows: Rows, key: str | None
+) -> None:
+    conn.execute(
+        "CREATE FUNCTION keep_out() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+        "CREATE TRIGGER keep_out BEFORE INSERT ON pgq_core.jobs"
+        " FOR EACH ROW EXECUTE FUNCTION keep_out()"
+    )
+    for put in (
+        lambda: enqueue(conn, "greet", {}, unique_key=key),
+        lambda: enqueue_many(conn, [NewJob("greet", {}, unique_key=key)]),
+    ):
+        with pytest.raises(pg.RaiseException, match=r"a trigger .* keeps it out"):
+            put()
+    assert rows.all() == []
+
+
 def test_a_connection_in_pipeline_mode_is_refused(conn: psycopg.Connection, rows: Rows) -> None:
     with conn.pipeline():
         with pytest.raises(ValueError, match="pipeline mode"):
