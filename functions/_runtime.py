@@ -39,7 +39,7 @@ Handler = Callable[[Any, LambdaContext], Any]
 
 def _line(entry: object) -> str:
     """Return a log entry as JSON that UTF-8 can carry: half of a surrogate pair as its escape."""
-    text = json.dumps(entry, default=str, ensure_ascii=False)
+    text = json.dumps(entry, default=str, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="backslashreplace").decode()
 
 

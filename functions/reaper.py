@@ -58,10 +58,12 @@ def _note(conn: Connection, names: Iterable[str]) -> dict[str, Noted]:
 
 def _arm(noted: Mapping[str, Noted], time_left: Callable[[], timedelta]) -> None:
     """Have the workers woken at the instants noted; what is refused, say in the mark."""
+    before = time_left()  # each call takes its time: the instants come nearer meanwhile
     refused = [
         (queue, mark)
         for queue, (mark, distance) in noted.items()
-        if time_left() < _CALL or not alarm.arm(runtime.alarm(), queue, distance)
+        if time_left() < _CALL
+        or not alarm.arm(runtime.alarm(), queue, distance - (before - time_left()))
     ]
     if refused:
         with runtime.connect("reaper") as conn:
@@ -74,5 +76,5 @@ def _totals(stats: Sequence[QueueStats]) -> dict[str, float]:
     totals: dict[str, float] = {
         f"jobs_{name}": sum(getattr(one, name) for one in stats) for name in _COUNTS
     }
-    waits = [one.oldest.total_seconds() for one in stats if one.oldest is not None]
+    waits = [one.oldest.total_seconds() for one in stats if one.oldest and not one.paused]
     return {**totals, "oldest_due": max(waits, default=0)}

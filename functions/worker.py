@@ -13,6 +13,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from pgq_core import Kick, queues, work
 from pgq_core.job import check_int, check_name
+from pgq_core.worker import RESERVE
 
 from . import _runtime as runtime
 
@@ -33,13 +34,14 @@ class SweepKick:
     """Be the kick of a sweep, which hands over as a sweep: the queues it did not reach go along."""
 
     inner: Kick
+    asked: bool = False
     handed_over: bool = False
 
     def kick(self, queue: str, hop: int = 0) -> bool:
         """Kick for *queue*, or hand the sweep over."""
         if not hop:
             return self.inner.kick(queue)
-        self.handed_over = self.inner.kick(SWEEP, hop)
+        self.asked, self.handed_over = True, self.inner.kick(SWEEP, hop)
         return self.handed_over
 
 
@@ -94,15 +96,17 @@ def sweep(wake: Wake, context: LambdaContext) -> Iterator[tuple[str, dict[str, i
         names = queues.with_work(conn)
     # A long backlog in one queue must not keep the same others waiting at every sweep.
     random.shuffle(names)
+    wakeups, time_left = runtime.settings().wakeups, runtime.time_left(context)
     for name in names:
         kick = SweepKick(runtime.kick())
         # NoKick goes in as it is: for it, work() writes no marks.
-        used = kick if runtime.settings().wakeups else runtime.kick()
+        used = kick if wakeups else runtime.kick()
         # Only the last may wait in place; the others' retries have alarms, or the next sweep.
         wait = runtime.settings().wait if name == names[-1] else 0
         report = drain(replace(wake, queue=name), context, used, wait)
         yield name, report
-        if kick.handed_over:
+        late = time_left() < RESERVE  # then the next queue is only tried to hand over
+        if kick.handed_over or (late and (kick.asked or not wakeups)):
             return
         if report["claimed"] > report["released"]:
             wake = replace(wake, hop=0)  # this invocation got on, whatever its last queue does

@@ -34,6 +34,8 @@ build: ## pack the functions: make build TASKS_FOLDER=app RUNTIME=python3.13 ARC
 build-WorkerFunction build-ReaperFunction build-MigrateFunction: $(INSTALLED)
 	@test -d "$(TASKS_FOLDER)" || { echo "TASKS_FOLDER=$(TASKS_FOLDER): expected the folder of your handlers" >&2; exit 1; }
 	cp -a $(INSTALLED)/. pgq_core functions "$(ARTIFACTS_DIR)"
+	@name=$$(basename "$(TASKS_FOLDER)") && test ! -e "$(ARTIFACTS_DIR)/$$name" || \
+	  { echo "TASKS_FOLDER=$(TASKS_FOLDER): expected a folder whose name ($$name) the package does not have yet" >&2; exit 1; }
 	@size=$$(find "$(ARTIFACTS_DIR)" -type f ! -name '*.pyc' -exec cat {} + | wc -c); \
 	  test "$$size" -le $(PACKAGE_LIMIT) || { echo "the package has $$size bytes, at most $(PACKAGE_LIMIT) are allowed" >&2; exit 1; }
 	cp -a "$(TASKS_FOLDER)" "$(ARTIFACTS_DIR)"

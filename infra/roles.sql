@@ -18,8 +18,8 @@ GRANT USAGE ON SCHEMA pgq_core TO pgq_producer, pgq_worker, pgq_reaper;
 -- Do schema and code fit?
 GRANT SELECT ON pgq_core.migrations TO pgq_producer, pgq_worker, pgq_reaper;
 -- The two marks, and the row they are in.
-GRANT SELECT, INSERT (name, kick_requested_at), UPDATE (kick_requested_at) ON pgq_core.queues
-    TO pgq_producer, pgq_worker, pgq_reaper;
+GRANT SELECT, INSERT (name) ON pgq_core.queues TO pgq_producer, pgq_worker, pgq_reaper;
+GRANT INSERT (kick_requested_at), UPDATE (kick_requested_at) ON pgq_core.queues TO pgq_producer, pgq_worker;
 GRANT INSERT (alarm_at), UPDATE (alarm_at) ON pgq_core.queues TO pgq_worker, pgq_reaper;
 
 -- Enqueues; sees which key is taken and when a job is due, and no payload but those it writes.

@@ -170,6 +170,8 @@ def migrate(*, tasks: str | None, kick: str | None) -> Answer:
     Those are `@tasks.cron`; the kick wakes a worker that arms their alarms. PGQ_TASKS may name the
     handlers, as it does for the function that migrates.
     """
+    if kick and not tasks:
+        raise click.UsageError("--kick goes with --tasks: the queues of its schedules are kicked")
     registry = _handlers(tasks) if tasks else None
     with terminal.connect() as conn:
         answer: Answer = {"applied": apply_migrations(conn)}
@@ -212,7 +214,7 @@ def enqueue(*, kick: str | None, **options: Any) -> Answer:  # noqa: ANN401 - th
 @click.option("--once", is_flag=True, help="Run what is due and end.")
 @click.option("--tasks", envvar="PGQ_TASKS", required=True, help="The handlers: module:attribute.")
 @click.option("--queue", default="default", show_default=True, type=_name("queue"))
-@click.option("--batch-size", type=click.IntRange(1, 1000), default=10, show_default=True)
+@click.option("--batch-size", type=click.IntRange(1, 1000), default=10, help="Of a claim. [10]")
 @click.option("--wait", type=Value(duration), help="With --once: for what falls due until then.")
 @click.option("--fallback", type=fallback, help="Else: look at least this often, or off. [15m]")
 def worker(*, once: bool, tasks: str, wait: Any, fallback: Any, **options: Any) -> Answer:  # noqa: ANN401
@@ -305,7 +307,7 @@ def list_jobs(conn: Connection, *, limit: int, **filters: Any) -> Answer:  # noq
         filters["status"] = filters["status"] or "running"
     page = list(islice(_each(conn, limit, **filters), limit))
     names = ("id", "status", "queue", "task", "attempt", "run_at")
-    rows = [{name: getattr(job, name) for name in names} | {"error": _brief(job)} for job in page]
+    rows = [{name: getattr(job, name) for name in names} | {"error": _why(job)} for job in page]
     return {"jobs": rows} | ({"next": f"--before {page[-1].id}"} if len(page) == limit else {})
 
 
@@ -376,8 +378,9 @@ def _steer(conn: Connection, act: Act, ids: Iterable[int]) -> list[Answer]:
     return rows
 
 
-def _brief(job: Job) -> str:
-    return shorten(job.last_error or "", 60, placeholder="…")
+def _why(job: Job) -> str:
+    """Return its error in one line; one that is done has got over it."""
+    return shorten((job.status != "done" and job.last_error) or "", 60, placeholder="…")
 
 
 def _why_not(act: object, job: Job | None) -> str:
@@ -406,7 +409,7 @@ def set_queue(conn: Connection, *, queue: str, new: bool, max_workers: int) -> A
 
 @command(queue_commands, QUEUE, NEW, name="pause")
 def pause_queue(conn: Connection, *, queue: str, new: bool) -> Answer:
-    """Start no more jobs of QUEUE; what runs goes on."""
+    """Claim no more jobs of QUEUE; what a worker has claimed goes on."""
     _known(conn, queue, new=new)
     queues.pause(conn, queue)
     return {"queue": queue, "paused": True}

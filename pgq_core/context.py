@@ -38,7 +38,7 @@ class Context:
         return not self.done and not self._link.run(lambda conn: fence.holds(conn, self._job))
 
     def extend(self, lease: timedelta) -> None:
-        """Prolong the lease of the job to *lease* from now; the timeout stays as it is.
+        """Let the lease of the job last *lease* from now at least; the timeout stays as it is.
 
         Raises:
             LeaseLost: the job is no longer this attempt's; stop working on it.
@@ -51,6 +51,7 @@ class Context:
 
         Yields a connection of its own to the queue's database. The writes made on it and the
         completion commit together; an error, or a lease lost meanwhile, rolls both back. Once.
+        Inside of it raise `Retry`, `Snooze` or `Discard`: what is returned there is not heard.
 
         Raises:
             LeaseLost: the job is no longer this attempt's; nothing was written.

@@ -188,7 +188,7 @@ def _sleep(facts: Facts, deployment: Deployment) -> Iterator[Finding]:
 
 
 def _invocations(deployment: Deployment) -> Iterator[Finding]:
-    if deployment.tasks is None or deployment.worker_timeout is None:
+    if deployment.tasks is None or deployment.worker_timeout is None or deployment.listens:
         return
     most = max(deployment.worker_timeout - START - RESERVE, timedelta(0))
     names = ", ".join(deployment.tasks.longer_than(most))

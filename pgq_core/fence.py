@@ -51,15 +51,20 @@ def fail(
 
 
 def extend(conn: Connection, job: Job, lease: timedelta) -> None:
-    """Prolong the lease of *job* to *lease* from now; raise `LeaseLost` if it was lost."""
+    """Let the lease of *job* last *lease* from now at least; raise `LeaseLost` if it was lost."""
     if lease <= timedelta(0):
         raise ValueError(f"lease: more than 0 s is expected, not {lease}")
     _write_one(conn, "extend", job, lease=lease)
 
 
 def extend_many(conn: Connection, jobs: Sequence[Job], lease: timedelta) -> set[int]:
-    """Prolong the leases of *jobs* to *lease* from now; return the ids, without those locked."""
+    """Prolong the leases of *jobs* as `extend`; return the ids, without those locked."""
     return set(write(conn, "extend", jobs, wait=timedelta(0), lease=lease))
+
+
+def still_held(conn: Connection, jobs: Sequence[Job]) -> set[int]:
+    """Return the ids of those *jobs* that their claims still hold."""
+    return set(_rows(conn, "holds", jobs))
 
 
 def snooze(conn: Connection, job: Job, delay: timedelta) -> None:

@@ -7,11 +7,9 @@ after each loss of the connection it drains before it waits (first article, "Wak
 """
 
 import logging
-import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -21,7 +19,7 @@ from psycopg.errors import ReadOnlySqlTransaction
 from . import queues
 from .db import Connection, run
 from .tasks import Tasks
-from .worker import LEASE, SLACK, DrainReport, work
+from .worker import SLACK, DrainReport, work
 
 logger = logging.getLogger(__name__)
 
@@ -113,19 +111,16 @@ class Listener:
         run(ears, "tell", queue=self.queue)  # another may take what was handed back
 
     def _drain(self, woken_for: datetime | None) -> None:
-        worker = f"listener:{uuid.uuid4()}"
-        with self._leases_kept(worker):
-            work(
-                self.connect,
-                self.tasks,
-                queue=self.queue,
-                batch_size=self.batch_size,
-                time_left=self.time_left,
-                alarm=OwnAlarm(),
-                worker_id=worker,
-                woken_for=woken_for,
-                report=self.report,
-            )
+        work(
+            self.connect,
+            self.tasks,
+            queue=self.queue,
+            batch_size=self.batch_size,
+            time_left=self.time_left,
+            alarm=OwnAlarm(),
+            woken_for=woken_for,
+            report=self.report,
+        )
 
     def _wait(self, ears: Connection) -> datetime | None:
         """Wait for a notification, the next instant or the fallback; return the instant if it came.
@@ -145,27 +140,6 @@ class Listener:
         """Glance at what has come in, all of it: one drain answers many notifications."""
         heard = list(ears.notifies(timeout=min(seconds, GLANCE), stop_after=1))
         return any(notice.payload == self.queue for notice in heard)
-
-    @contextmanager
-    def _leases_kept(self, worker: str) -> Iterator[None]:
-        """Prolong the leases of *worker* from a thread: a handler may run longer than one lasts."""
-        done = threading.Event()
-        thread = threading.Thread(target=self._keep, args=(worker, done), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
-
-    def _keep(self, worker: str, done: threading.Event) -> None:
-        while not done.wait(LEASE.total_seconds() / 3):
-            try:
-                with closing(self.connect()) as conn:
-                    conn.autocommit = True
-                    run(conn, "keep_leases", queue=self.queue, worker=worker, lease=LEASE)
-            except psycopg.Error as error:
-                logger.warning("leases not prolonged", extra={"error": str(error)})
 
     def _sleep(self, seconds: float) -> None:
         until = time.monotonic() + seconds

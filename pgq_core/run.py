@@ -16,6 +16,7 @@ from .tasks import Task
 logger = logging.getLogger(__name__)
 
 FORKED = 70  # the exit code of such a child
+_FACTS = ("task", "attempt", "max_attempts")
 LONGEST_TRACE = 32_000  # characters of a log record
 AGAIN = 1.0  # s: a handler that swallowed its JobTimeout gets the next one then
 
@@ -41,7 +42,7 @@ def run(task: Task, job: Job, ctx: Context) -> object:
 
 
 def _log(job: Job, error: BaseException) -> None:
-    facts: dict[str, object] = {"job_id": job.id, "task": job.task, "attempt": job.attempt}
+    facts: dict[str, object] = {name: getattr(job, name) for name in _FACTS} | {"job_id": job.id}
     if _is_readable(error):
         logger.warning("handler raised", exc_info=error, extra=facts)
     else:

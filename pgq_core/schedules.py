@@ -18,6 +18,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import psycopg
+from psycopg.errors import InsufficientPrivilege
 
 from .db import Connection, is_idle, run
 from .errors import ConfigError
@@ -26,6 +27,7 @@ from .job import NewJob, check_name, check_text
 logger = logging.getLogger(__name__)
 
 FIELDS = 5
+_PASSING = (psycopg.OperationalError, InsufficientPrivilege)  # no fault of the schedule's
 ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)  # to see whether a schedule fires at all
 
 
@@ -211,9 +213,7 @@ def fire(conn: Connection, queue: str) -> int:
             if not is_idle(conn):
                 raise
             facts = {"schedule": name, "error": str(error)}
-            if isinstance(
-                error, psycopg.OperationalError
-            ):  # a lock, a limit, a full disk: it passes
+            if isinstance(error, _PASSING):
                 logger.warning("schedule not fired", extra=facts)
                 continue
             logger.warning("schedule paused", extra=facts)

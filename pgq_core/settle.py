@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
@@ -88,12 +88,21 @@ class Link:
         with self._lock:
             return not self._fit()
 
+    def end(self) -> None:
+        """Close for good: what a handler's thread may still ask opens no connection any more."""
+        self.connect = _ended
+        self.close()
+
     def close(self) -> None:
         """Close the connection; the next `run` opens another."""
         with self._lock:
             if self._conn is not None:
                 self._conn.close()
                 self._conn = None
+
+
+def _ended() -> Connection:
+    raise RuntimeError("the drain has ended: this thread of a handler outlived it")
 
 
 class Settler:
@@ -155,9 +164,10 @@ class Settler:
                 self.lose([job])
             del self._stuck[0]
 
-    def put_back(self, jobs: Iterable[Job]) -> None:
-        """Hand back, before the next claim, *jobs* whose leases could not be prolonged."""
-        self._stuck += [(job, RELEASE) for job in jobs]
+    def put_back(self, jobs: Sequence[Job]) -> None:
+        """Hand *jobs* back now; what is locked elsewhere before the next claim."""
+        released = self._try(jobs, RELEASE, timedelta(0))
+        self._stuck += [(job, RELEASE) for job in jobs if job.id not in released]
 
     def release(self, jobs: Sequence[Job]) -> None:
         """Hand back *jobs* that were not started."""

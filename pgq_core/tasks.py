@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from .db import Connection
 from .enqueue import enqueue
 from .errors import ConfigError
-from .job import LONGEST_DELAY, Enqueued, Job, check_int, check_name
+from .job import LONGEST_DELAY, Enqueued, Job, NewJob, check_name
 from .outcome import Backoff, Discard
 from .schedules import NewSchedule
 
@@ -80,9 +80,7 @@ class Tasks:
             ValueError, TypeError: an argument is refused, or the name is taken.
         """
         check_name("name", name)
-        check_name("queue", queue)
-        check_int("priority", priority, 0, 9)
-        check_int("max_attempts", max_attempts, 1, 1000)
+        NewJob(name, {}, queue=queue, priority=priority, max_attempts=max_attempts)
         if not isinstance(timeout, timedelta):
             raise TypeError(f"timeout: a timedelta is expected, not {type(timeout).__name__}")
         if not timedelta(0) < timeout <= LONGEST_DELAY:

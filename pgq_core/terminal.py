@@ -33,7 +33,7 @@ Answer = Mapping[str, Any]
 COULD_NOT, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 
 CONNECT_TIMEOUT = 10  # s: psycopg's own is 130; a database that has to wake up may need 40
-NO_LIMIT = timedelta(days=1)  # as work() is told it: no invocation lasts as long
+NO_LIMIT = timedelta.max  # as work() is told it
 CODE = "pgq_core.code"  # in a context: what the command ends with, its answer shown
 WIDE = 10_000  # columns: more than any table needs
 
@@ -55,10 +55,13 @@ def until_signal(what: str = "job") -> Iterator[Callable[[], timedelta]]:
     Then it ends as at a deadline: after the job (or *what* else is at work), the rest handed back.
     The second one interrupts.
     """
-    stopped = False
+    stopped, ours = False, os.getpid()
 
-    def stop(*_: object) -> None:
+    def stop(number: int, _: object) -> None:
         nonlocal stopped
+        if os.getpid() != ours:  # a handler's child, which means to end at once
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
         if stopped:
             raise KeyboardInterrupt
         stopped = True
@@ -244,7 +247,10 @@ def _sentence(error: BaseException) -> tuple[int, str]:
             # Its primary message only: the detail may show a row, and with it a payload.
             return COULD_NOT, f"{error.diag.message_primary or error}; {remedy}"
         case KeyboardInterrupt() | click.Abort():
-            return INTERRUPTED, "interrupted; what had begun was rolled back or handed back"
+            return (
+                INTERRUPTED,
+                "interrupted: what had begun was rolled back; a job's attempt failed",
+            )
         case _:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             what = f"{type(error).__name__}: {error} ({Path(frame.filename).name}, {frame.lineno})"

@@ -10,7 +10,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 
@@ -39,6 +38,7 @@ ROUND = 5.0  # s of a drain without end, after which leases and cron slots are l
 DEEP = 500  # claimed jobs, whose dead index entries are worth passing by
 MOST_HOPS = 3  # after so many, a worker that started nothing does not hand over
 GLANCE = 0.5  # s
+FRESH = 1.0  # s after a look at the leases, before a start needs another
 SLACK = 0.01  # s: so that what falls due at an instant is due after the wait
 
 
@@ -135,6 +135,7 @@ class _Drain:
     hop: int
     counts: Counter[str] = field(default_factory=Counter)
     held_until: float = 0.0  # by this process's monotonic clock
+    looked: float = 0.0  # when the leases were last seen to be ours
     last: dict[int, Job] = field(default_factory=dict)  # claimed, by priority; see claim.take
 
     def __post_init__(self) -> None:
@@ -143,12 +144,12 @@ class _Drain:
 
     def run(self, woken_for: datetime | None) -> None:
         try:
-            with closing(self.link):
-                self.link.open()  # an unreachable database is said at once
-                self.link.run(check)
-                self.served.where = self.link.run(place)
-                self.follow(woken_for)
+            self.link.open()  # an unreachable database is said at once
+            self.link.run(check)
+            self.served.where = self.link.run(place)
+            self.follow(woken_for)
         finally:
+            self.link.end()
             self.served.end()
             if self.served.where is not None:  # it was connected
                 logger.info("drain ended", extra={"queue": self.queue, **asdict(self.report())})
@@ -206,7 +207,8 @@ class _Drain:
     def claim(self) -> list[Job]:
         left = self.time_left()
         lease = left + GRACE if left <= LONGEST else LEASE
-        self.held_until = time.monotonic() + lease.total_seconds()
+        self.looked = time.monotonic()
+        self.held_until = self.looked + lease.total_seconds()
         deep = self.counts["claimed"] >= DEEP
         jobs = self.take(lease, self.last if deep else {})
         if not jobs and deep and self.last:
@@ -243,7 +245,7 @@ class _Drain:
                 if not self.has_time_for(self.timeout(job)):
                     self.settler.release([job])
                     in_time = False
-                elif self.extend(job, todo):
+                elif self.keep(job, todo):
                     self.run_job(job)
         finally:
             try:
@@ -255,24 +257,30 @@ class _Drain:
     def isolate(self, todo: list[Job]) -> list[Job]:
         """Leave the first of *todo* alone: write what has finished, hand back the others."""
         self.last = {}
-        self.settler.release(todo[1:])
-        self.settler.flush()
+        self.settler.put_back(todo[1:])
         return todo[:1]
 
     def timeout(self, job: Job) -> timedelta:
         task = self.tasks.get(job.task)
         return timedelta(0) if task is None or job.problem else task.timeout
 
-    def extend(self, job: Job, todo: list[Job]) -> bool:
-        """Prolong the leases if *job* might outlive them; drop from *todo* what was lost."""
-        need = self.timeout(job) + GRACE
-        if time.monotonic() + need.total_seconds() < self.held_until:
+    def keep(self, job: Job, todo: list[Job]) -> bool:
+        """Prolong the leases if *job* might outlive them; drop from *todo* what was lost.
+
+        Also what was cancelled while its neighbours ran: it must not be started any more.
+        """
+        now, need, held = time.monotonic(), self.timeout(job) + GRACE, [job, *todo]
+        if now + need.total_seconds() >= self.held_until:
+            self.settler.flush()
+            lease = max(LEASE, need)
+            self.held_until = time.monotonic() + lease.total_seconds()
+            kept = self.link.run(lambda conn: fence.extend_many(conn, held, lease))
+        elif now >= self.looked + FRESH:
+            kept = self.link.run(lambda conn: fence.still_held(conn, held))
+        else:
             return True
-        self.settler.flush()
-        lease, held = max(LEASE, need), [job, *todo]
-        self.held_until = time.monotonic() + lease.total_seconds()
-        kept = self.link.run(lambda conn: fence.extend_many(conn, held, lease))
-        self.settler.put_back(one for one in held if one.id not in kept)
+        self.looked = time.monotonic()
+        self.settler.put_back([one for one in held if one.id not in kept])
         todo[:] = [one for one in todo if one.id in kept]
         return job.id in kept
 
@@ -294,10 +302,12 @@ class _Drain:
         except KeyboardInterrupt as interrupt:
             self.settler.settle(job, decide(job, interrupt))
             raise
+        settlement = decide(job, outcome, task.backoff)
         if ctx.done:
             self.counts["done"] += 1
+            if settlement.verb != "complete":
+                logger.warning("done already, its answer is not heard", extra={"job_id": job.id})
         else:
-            settlement = decide(job, outcome, task.backoff)
             if settlement.verb == "discard":
                 logger.warning("job discarded", extra={"job_id": job.id, "error": settlement.error})
             self.settler.settle(job, settlement)

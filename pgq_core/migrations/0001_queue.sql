@@ -146,6 +146,6 @@ BEGIN
           AND old.status IN ('queued', 'running');
         IF FOUND THEN RETURN; END IF;
     END LOOP;
-    RAISE EXCEPTION 'the job is not in: a trigger on pgq_core.jobs keeps it out';
+    RAISE EXCEPTION 'the job is not in: a trigger on pgq_core.jobs keeps it out, or row security hides who holds its key';
 END
 $$;

@@ -30,6 +30,5 @@ WITH old AS MATERIALIZED (
            settled, settled_as, locked_until, locked_by, unique_key, unknown_since, last_error, created_at, finished_at
     FROM gone
     WHERE %(archive)s::boolean
-    ON CONFLICT DO NOTHING
 )
 SELECT gone.id FROM gone

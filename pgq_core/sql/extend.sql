@@ -1,4 +1,4 @@
--- Purpose: prolong leases, from now.
+-- Purpose: prolong leases, from now; never shorten one.
 -- Invariant: the fence: only a job still running under the claim that is named.
 -- Locks: the rows in the order of their ids, SKIP LOCKED: one row locked elsewhere holds up no other. Index: jobs_pkey.
 WITH held AS MATERIALIZED (
@@ -9,7 +9,7 @@ WITH held AS MATERIALIZED (
     FOR NO KEY UPDATE OF jobs SKIP LOCKED
 )
 UPDATE pgq_core.jobs
-SET locked_until = clock_timestamp() + %(lease)s::interval
+SET locked_until = greatest(jobs.locked_until, clock_timestamp() + %(lease)s::interval)
 FROM held
 WHERE jobs.id = held.id AND jobs.status = 'running' AND jobs.attempts = held.attempts
 RETURNING jobs.id, jobs.status

@@ -1,7 +1,7 @@
 """Small enough for a stranger to read, and nothing of the machine it was written on."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +9,7 @@ import pytest
 from tests.architecture.project import ROOT, TREES, Function, docstrings, functions, tracked
 
 LONGEST_BODY = 25  # lines, without signature and docstring
-BUDGET = 4_250  # lines of the product, without blank ones, comments, docstrings and migrations
+BUDGET = 4_370  # lines of the product, without blank ones, comments, docstrings and migrations
 MACHINE = r"(?<![\w.])/(?:work|root|home/\w+|Users/\w+|tmp/\w+)/"
 REGISTRY = r"https?://[\w.:@-]*(?:pypi|pythonhosted|registry|artifact|nexus|mirror)|index-url"
 
@@ -25,18 +25,19 @@ def test_a_function_fits_the_eye(path: str) -> None:
     assert {name: lines for name, lines in sizes.items() if lines > LONGEST_BODY} == {}
 
 
-def lines_of(path: Path) -> int:
+def told(text: Iterable[str]) -> int:
     """Count the lines that are neither blank nor comment."""
-    lines = (line.strip() for line in path.read_text().splitlines())
+    lines = (line.strip() for line in text)
     return sum(bool(line) and not line.startswith(("#", "--")) for line in lines)
 
 
 def sizes() -> Iterator[tuple[int, str]]:
     for name, tree in TREES.items():
-        prose = sum((doc.end_lineno or 0) - doc.lineno + 1 for doc in docstrings(tree))
-        yield lines_of(ROOT / name) - prose, name
+        lines = (ROOT / name).read_text().splitlines()
+        prose = sum(told(lines[doc.lineno - 1 : doc.end_lineno]) for doc in docstrings(tree))
+        yield told(lines) - prose, name
     for pattern in ("pgq_core/sql/*.sql", "template.yaml", "infra/*.*"):
-        yield from ((lines_of(path), path.name) for path in ROOT.glob(pattern))
+        yield from ((told(path.read_text().splitlines()), path.name) for path in ROOT.glob(pattern))
 
 
 def test_the_product_stays_within_its_budget() -> None:

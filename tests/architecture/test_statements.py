@@ -15,7 +15,6 @@ UNFENCED = {
     "claim": "it makes the lease, of rows that it has locked while they were queued",
     "cancel": "a person stops the job, whoever runs it",
     "retry": "a person repeats a job that has ended",
-    "keep_leases": "a worker prolongs what it holds by its name, which reclaim takes away",
 }
 FENCE = re.compile(r"jobs\.status = 'running' AND jobs\.attempts = (?!jobs)\w+\.attempts\b")
 SQL = re.compile(

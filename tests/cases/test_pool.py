@@ -50,7 +50,7 @@ TYING = re.compile(
     re.IGNORECASE,
 )
 #: Of a worker that stays, on a direct connection; and of a migration that is applied.
-NOT_HERE = {"listen", "keep_leases", "note_migration"}
+NOT_HERE = {"listen", "note_migration"}
 #: What RDS Proxy counts as a change of the session all the same, by its text.
 PINNED = {
     "nextval": {"enqueue_many"},

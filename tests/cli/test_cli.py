@@ -68,6 +68,10 @@ def test_migrate_makes_the_schedules_those_of_the_code(
     assert document(run("cron", "list", "--json", dsn=empty_dsn)) == {"schedules": []}
 
 
+def test_migrate_kicks_the_queues_of_schedules_only(run: Run) -> None:
+    assert "--kick goes with --tasks" in the_error(run("migrate", "--kick=shop"), 2)
+
+
 @pytest.mark.parametrize("command", [["status"], ["enqueue", "greet"], ["reap"]])
 def test_an_unmigrated_database_is_one_line_that_names_migrate(
     run: Run, empty_dsn: str, command: list[str]
@@ -275,7 +279,8 @@ def test_a_failed_job_is_logged_with_its_facts_and_no_failure_of_the_worker(run:
     job = document(run("enqueue", "fail", "--max-attempts=1", "--json"))["id"]
     done = run("worker", "--once", "--tasks=jobs:tasks", "--json")
     assert document(done)["failed"] == 1
-    assert f"pgq-core: handler raised (job_id={job} task=fail attempt=1)\n" in done.stderr
+    facts = f"task=fail attempt=1 max_attempts=1 job_id={job}"
+    assert f"pgq-core: handler raised ({facts})\n" in done.stderr
     assert "RuntimeError: no luck" in done.stderr
 
 
@@ -369,6 +374,40 @@ def test_a_signal_ends_the_worker_after_its_job_and_hands_back_the_rest(
     report = json.loads(out)
     assert (report["done"], report["released"]) == (1, 2)
     assert statuses(conn) == [("done", 1, 0), ("queued", 1, 1), ("queued", 1, 1)]
+
+
+def test_a_task_may_have_all_the_time_in_the_world(run: Run, folder: Path) -> None:
+    """A worker without a deadline starts whatever is due."""
+    (folder / "shop.py").write_text(
+        "from datetime import timedelta\nfrom pgq_core import Tasks\ntasks = Tasks()\n"
+        "tasks.handler('long', timeout=timedelta(days=3650))(lambda job: None)\n"
+    )
+    for _ in range(2):
+        document(run("enqueue", "long", "--json"))
+    done = document(run("worker", "--once", "--tasks=shop:tasks", "--json"))
+    assert (done["claimed"], done["done"]) == (2, 2)
+
+
+def test_a_child_of_a_handler_ends_when_it_is_told_to(run: Run, folder: Path) -> None:
+    (folder / "shop.py").write_text(
+        "import multiprocessing, time\nfrom pgq_core import Tasks\ntasks = Tasks()\n"
+        "def stay(ready):\n"
+        "    ready.set()\n"
+        "    time.sleep(60)\n"
+        "@tasks.handler('fork')\n"
+        "def fork(job):\n"
+        "    context = multiprocessing.get_context('fork')\n"
+        "    ready = context.Event()\n"
+        "    child = context.Process(target=stay, args=(ready,))\n"
+        "    child.start()\n"
+        "    ready.wait()\n"
+        "    child.terminate()\n"
+        "    child.join()\n"
+    )
+    document(run("enqueue", "fork", "--json"))
+    done = run("worker", "--once", "--tasks=shop:tasks", "--json")
+    assert document(done)["done"] == 1
+    assert done.stderr == ""
 
 
 def test_a_second_signal_interrupts_the_job_and_leaves_nothing_running(

@@ -302,6 +302,23 @@ def test_garbage_by_plain_sql_pauses_itself_and_stops_nobody(
     assert sorted(ran) == ["-", "good"]
 
 
+def test_a_missing_privilege_is_seen_and_pauses_nothing(
+    conn: psycopg.Connection, put: Any, read: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    put()
+    conn.execute("CREATE ROLE clerk")
+    conn.execute("GRANT USAGE ON SCHEMA pgq_core TO clerk")
+    conn.execute("GRANT SELECT, UPDATE ON pgq_core.schedules TO clerk")
+    try:
+        conn.execute("SET ROLE clerk")
+        assert schedules.fire(conn, "default") == 0
+    finally:
+        conn.execute("RESET ROLE; DROP OWNED BY clerk; DROP ROLE clerk")
+    assert "schedule not fired" in caplog.text
+    assert not read("s").paused
+    assert schedules.fire(conn, "default") == 1
+
+
 def test_a_worker_without_the_extra_says_so_and_pauses_nothing(
     put: Any, read: Any, drain: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import psycopg
@@ -83,6 +84,17 @@ def test_the_figures_are_totals_without_a_users_word_in_them(
     assert {line["queue"]: line["ready"] for line in lines} == {"one": 1, "two": 1}
 
 
+def test_what_waits_in_a_paused_queue_is_not_overdue(
+    conn: psycopg.Connection, context: FakeContext, capsys: pytest.CaptureFixture[str]
+) -> None:
+    enqueue(conn, "any", {})
+    conn.execute("update pgq_core.jobs set run_at = now() - interval '3 hours'")
+    queues.pause(conn, "default")
+    reaper.handler({}, context)
+    figures = json.loads(capsys.readouterr().out)
+    assert (figures["jobs_ready"], figures.get("oldest_due")) == ([1], None)
+
+
 def test_an_idle_database_sends_no_metric(
     context: FakeContext, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,6 +127,27 @@ def test_it_arms_an_alarm_for_each_queue_that_needs_somebody_later(
     assert marks(conn) == {"cron": slot, "delayed": run_at}
     reaper.handler({}, context)
     assert len(alarms.set) == 2  # they are noted
+
+
+def test_an_alarm_is_no_later_for_the_calls_before_it(
+    conn: psycopg.Connection,
+    context: FakeContext,
+    alarms: Alarms,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arm, asked = alarms.arm, []
+
+    def slowly(queue: str, at: datetime) -> bool:
+        asked.append(at)
+        context.ends -= 7  # s that the call took
+        return arm(queue, at)
+
+    monkeypatch.setattr(alarms, "arm", slowly)
+    for queue in ("a", "b", "c"):
+        enqueue(conn, "any", {}, queue=queue, delay=timedelta(hours=2))
+    reaper.handler({}, context)
+    between = [(before - after).total_seconds() for before, after in pairwise(asked)]
+    assert between == [pytest.approx(7, abs=1)] * 2
 
 
 def test_a_queue_that_no_worker_has_seen_yet_has_its_alarm_too(

@@ -353,6 +353,25 @@ def test_a_sweep_whose_hand_over_is_refused_goes_on_to_the_next_queue(
     assert report["short"]["done"] == 1
 
 
+def test_a_sweep_out_of_time_whose_hand_over_is_refused_ends(
+    conn: psycopg.Connection, tasks: Tasks, kicks: Kicks
+) -> None:
+    """Each refusal may take 2 s, and Lambda kills what runs on."""
+    tasks.handler("ok", timeout=timedelta(seconds=1))(lambda _: None)
+    kicks.accept = False
+    for queue in ("a", "b", "c"):
+        enqueue(conn, "ok", {}, queue=queue)
+    assert len(worker.handler({"queue": "*"}, FakeContext(seconds=4))) == 1
+    assert kicks.sent == [("*", 1)]
+
+
+def test_a_sweep_out_of_time_without_wake_ups_ends(conn: psycopg.Connection, tasks: Tasks) -> None:
+    tasks.handler("ok", timeout=timedelta(seconds=1))(lambda _: None)
+    for queue in ("a", "b", "c"):
+        enqueue(conn, "ok", {}, queue=queue)
+    assert len(worker.handler({"queue": "*"}, FakeContext(seconds=4))) == 1
+
+
 def test_lam_04_a_backlog_is_handed_over_by_the_queues_name_and_with_its_hops(
     conn: psycopg.Connection, tasks: Tasks, kicks: Kicks
 ) -> None:

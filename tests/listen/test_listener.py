@@ -335,54 +335,6 @@ def test_the_marks_of_a_former_life_are_spent_at_the_start(
     assert row == (None,)
 
 
-@pytest.mark.parametrize("swallowed", [False, True])
-def test_leases_are_kept_while_a_handler_runs_longer_than_one_lasts(
-    conn: psycopg.Connection,
-    listening: Listening,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    swallowed: bool,
-) -> None:
-    monkeypatch.setattr("pgq_core.worker.LEASE", 1.5 * SECOND)
-    monkeypatch.setattr("pgq_core.worker.GRACE", timedelta(0))
-    monkeypatch.setattr(listen, "LEASE", 1.5 * SECOND)
-    if swallowed:  # the guard, broken: it shows that the lease would have been lost
-        monkeypatch.setattr(Listener, "_keep", lambda *_: None)
-
-    @listening.tasks.handler("long", timeout=SECOND)  # in a thread nothing interrupts it
-    def long(_: Job) -> None:
-        time.sleep(4)
-
-    enqueue(conn, "long", {})
-    listening.thread.start()
-    expired: list[object] = []
-    for _ in range(30):
-        expired += conn.execute(
-            "SELECT id FROM pgq_core.jobs WHERE status = 'running' AND locked_until < now()"
-        ).fetchall()
-        time.sleep(0.1)
-    assert bool(expired) == swallowed
-
-
-def test_only_its_own_leases_are_kept(conn: psycopg.Connection) -> None:
-    for _ in range(3):
-        enqueue(conn, "t", {})
-    [mine], [other] = (
-        claim.claim(conn, "default", 1, 10 * SECOND, worker=name) for name in ("me", "other")
-    )
-    [expired] = claim.claim(conn, "default", 1, 10 * SECOND, worker="me")
-    conn.execute(
-        "UPDATE pgq_core.jobs SET locked_until = now() - interval '1 s' WHERE id = %s", [expired.id]
-    )
-    kept = db.run(conn, "keep_leases", queue="default", worker="me", lease=HOUR)
-    assert kept == [(mine.id,)]
-    assert db.run(conn, "keep_leases", queue="default", worker="me", lease=SECOND) == []
-    left: dict[int, bool] = dict(
-        conn.execute("SELECT id, locked_until - now() > '1 min' FROM pgq_core.jobs").fetchall()
-    )
-    assert left == {mine.id: True, other.id: False, expired.id: False}
-
-
 @pytest.mark.usefixtures("told")
 def test_many_notifications_are_answered_by_few_drains(
     conn: psycopg.Connection, listening: Listening, drains: Drains

@@ -58,7 +58,7 @@ class Model:
         if (self.status, self.attempts) != ("running", attempts):
             return self.settled == (attempts, verb)  # the same write again, its reply was lost
         if verb == "extend":
-            self.lease = now + MINUTE
+            self.lease = max(self.lease, now + MINUTE)
             return True
         self.settled = (attempts, verb)
         self.crashed = self.crashed if verb == "release" else 0

@@ -45,7 +45,7 @@ from tests.property import stage
 from tests.property.model import MINUTE, Model
 from tests.sql.verbs import COMPLETE, RELEASE, Verb
 
-EXAMPLES = int(os.environ.get("EXAMPLES", "250"))
+EXAMPLES = int(os.environ.get("EXAMPLES", "100"))
 STEPS = 40
 
 

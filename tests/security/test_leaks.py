@@ -3,7 +3,6 @@
 But for what a handler itself raises: that is stored and logged as it is (docs/operations.md).
 """
 
-import threading
 import traceback
 from dataclasses import asdict
 from datetime import timedelta
@@ -25,13 +24,10 @@ from pgq_core import (
     enqueue,
     enqueue_many,
     jobs,
-    listen,
     reaper,
     schedules,
     work,
 )
-from pgq_core.claim import claim
-from pgq_core.listen import Listener
 from tests.endpoint import Cloud
 from tests.security.conftest import HEADERS, MARK, PAYLOAD, RULES, Heard, stored
 
@@ -174,34 +170,6 @@ def test_a_producer_tells_nothing_of_what_it_enqueues(
             act()
         told.append(raised.value)
     assert heard.marks + MARK.findall(f"{told} {new} {tx} {producer.stats}") == []
-
-
-class Once(threading.Event):
-    """An event that is there at the second look."""
-
-    def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 - a look takes no time
-        was = self.is_set()
-        self.set()
-        return was
-
-
-@pytest.mark.usefixtures("rules")
-def test_a_listener_that_cannot_prolong_a_lease_tells_nothing(
-    conn: psycopg.Connection, secret_dsn: str, heard: Heard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(listen, "LEASE", LONG)
-    enqueue(conn, "refused lease", PAYLOAD, headers=HEADERS)
-    claim(conn, "default", 1, timedelta(minutes=1), worker="listener:1")
-    listener = Listener(
-        connect=lambda: psycopg.connect(secret_dsn),
-        tasks=Tasks(),
-        queue="default",
-        batch_size=1,
-        time_left=lambda: LONG,
-    )
-    listener._keep("listener:1", Once())
-    assert "leases not prolonged" in heard.text
-    assert heard.marks == []
 
 
 def test_a_schedule_that_cannot_fire_tells_nothing(conn: psycopg.Connection, heard: Heard) -> None:

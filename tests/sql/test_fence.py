@@ -396,6 +396,12 @@ def test_a_lease_is_not_extended_into_the_past(connect: Connect, job: Job, secon
     assert conn.info.transaction_status == TransactionStatus.IDLE
 
 
+def test_a_lease_is_never_shortened(conn: psycopg.Connection, rows: Rows, job: Job) -> None:
+    """Whoever asks for 2 s may be at work for all the time that is left of the lease."""
+    fence.extend(conn, job, timedelta(seconds=2))
+    assert rows.read(job)["locked_until"] == job.locked_until
+
+
 def test_many_leases_are_extended_at_once_and_the_lost_ones_told(
     conn: psycopg.Connection, rows: Rows
 ) -> None:

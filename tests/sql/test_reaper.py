@@ -281,6 +281,19 @@ def test_each_kind_of_end_has_its_own_time(
     assert cleanup(conn, archive=archive, done=timedelta(days=4), failed=timedelta(days=2)) == 2
 
 
+def test_a_job_whose_place_in_the_archive_is_taken_is_kept(
+    conn: psycopg.Connection, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A sequence that was set back gives an id out twice."""
+    ids = finished(rows, "done", 8, count=3)
+    conn.execute(
+        "INSERT INTO pgq_core.jobs_archive SELECT * FROM pgq_core.jobs WHERE id = %s", [ids[1]]
+    )
+    assert cleanup(conn, archive=True) == 2
+    assert [row["id"] for row in rows.all()] == [ids[1]]
+    assert "batch refused" in caplog.text
+
+
 @either_way
 @pytest.mark.parametrize("status", FINISHED)
 def test_a_finished_job_without_an_end_counts_from_its_beginning(

@@ -30,18 +30,18 @@ OWNERS = {
 PRODUCERS = {"enqueue", "enqueue_many", "find_keys", "request_kick", "withdraw_kick"}
 HARMLESS = {"clock", "facts", "hearing", "tell", "ledger"}  # they read nothing of the jobs
 LOOKS = {"get", "find", "settled", "holds", "stats", "stranded", "with_work", "outlook", "crowd"}
-SETTLES = {"complete", "fail", "snooze", "discard", "unknown", "release", "extend", "keep_leases"}
+SETTLES = {"complete", "fail", "snooze", "discard", "unknown", "release", "extend"}
 WORKERS = {
     *{"claim", "wake", "reclaim", "due_schedules", "fire_schedule", "pause_schedule"},
     *{"note_alarm", "defer_alarm", "list_schedules", "retry", "cancel"},
 }
-KEEPERS = {"wake", "reclaim", "cleanup", "note_alarm", "defer_alarm", "list_schedules"}
+KEEPERS = {"reclaim", "cleanup", "note_alarm", "defer_alarm", "list_schedules"}
 MAY = {
     "pgq_producer": PRODUCERS | HARMLESS,
     "pgq_worker": PRODUCERS | HARMLESS | LOOKS | SETTLES | WORKERS,
     # Who may put a job back may settle it, too: the same column of the same table.
-    "pgq_reaper": HARMLESS | LOOKS | SETTLES | KEEPERS | {"find_keys", "withdraw_kick"}
-    | {"request_kick", "enqueue", "due_schedules", "claim", "retry", "cancel"},
+    "pgq_reaper": HARMLESS | LOOKS | SETTLES | KEEPERS
+    | {"find_keys", "enqueue", "due_schedules", "claim", "retry", "cancel"},
 }  # fmt: skip
 REFUSED = {
     "pgq_producer": [

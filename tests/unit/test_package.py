@@ -168,6 +168,8 @@ def test_what_the_users_requirements_name_is_packed_too(tmp_path: Path, app: Pat
     [
         ([], {}, "TASKS_FOLDER=: expected the folder of your handlers"),
         ([], {"TASKS_FOLDER": "no/such"}, "TASKS_FOLDER=no/such: expected the folder"),
+        ([], {"TASKS_FOLDER": "functions"}, "whose name (functions) the package does not have"),
+        ([], {"TASKS_FOLDER": "."}, "whose name (.) the package does not have"),
         (["PACKAGE_LIMIT=1000"], {"TASKS_FOLDER": "app"}, "at most 1000 are allowed"),
         (
             [],

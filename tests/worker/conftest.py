@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgq_core import Enqueued, Job, Tasks, db, enqueue, jobs
+from pgq_core import Enqueued, Job, Tasks, db, enqueue, jobs, worker
 from tests.worker.fakes import NAME, Drain, Look, Put, Statements, Value, until
 
 
@@ -64,7 +64,8 @@ def value(connect: Callable[..., psycopg.Connection]) -> Value:
 
 @pytest.fixture
 def statements(monkeypatch: pytest.MonkeyPatch) -> Statements:
-    """Note every statement of ours from now on."""
+    """Note every statement of ours from now on; none comes for the time that a test takes."""
+    monkeypatch.setattr(worker, "FRESH", 60)
     noted, read = Statements(), db.statement
 
     def statement(name: str) -> bytes:

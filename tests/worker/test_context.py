@@ -7,7 +7,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from pgq_core import Context, DrainReport, Job, Retry, Tasks, jobs
+from pgq_core import Context, DrainReport, Job, Retry, Snooze, Tasks, jobs
 from pgq_core.errors import LeaseLost
 from tests.worker.fakes import Drain, Look, Lossy, Put, Value
 
@@ -289,6 +289,33 @@ def test_a_job_completed_by_its_transaction_was_not_cancelled(
     put("a")
     drain()
     assert answers == [False]
+
+
+def test_an_answer_returned_from_a_transaction_that_completed_the_job_is_told_of(
+    tasks: Tasks, put: Put, drain: Drain, look: Look, caplog: pytest.LogCaptureFixture
+) -> None:
+    @tasks.handler("a")
+    def a(_job: Job, ctx: Context) -> object:
+        with ctx.transaction():
+            return Snooze(MINUTE)
+
+    job = put("a")
+    assert drain() == DrainReport(claimed=1, done=1)
+    assert look(job).status == "done"
+    assert "its answer is not heard" in caplog.text
+
+
+def test_a_thread_that_outlives_the_drain_opens_no_connection(
+    tasks: Tasks, put: Put, drain: Drain
+) -> None:
+    kept: list[Context] = []
+    tasks.handler("a")(lambda _job, ctx: kept.append(ctx))
+    put("a")
+    drain()
+    with pytest.raises(RuntimeError, match="outlived it"):
+        kept[0].extend(MINUTE)
+    with pytest.raises(RuntimeError, match="outlived it"), kept[0].transaction():
+        pass
 
 
 def test_extend_prolongs_the_lease_of_this_job_only(

@@ -11,10 +11,17 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgq_core import DrainReport, Enqueued, Job, Retry, Tasks, claim, jobs, reaper
-from tests.worker.fakes import Drain, Look, Put, TimeLeft, Value, until
+from pgq_core import DrainReport, Enqueued, Job, Retry, Tasks, claim, jobs, reaper, worker
+from tests.worker.fakes import Drain, Look, Put, Statements, TimeLeft, Value, until
 
 MINUTE = timedelta(minutes=1)
+
+
+def age_and_reclaim(conn: psycopg.Connection, job_id: int) -> None:
+    """Let another find that the lease of this job is over."""
+    past = "locked_until = now() - interval '1 second'"
+    conn.execute(f"UPDATE pgq_core.jobs SET {past} WHERE id = %s", [job_id])
+    reaper.reclaim(conn)
 
 
 def age_leases(conn: psycopg.Connection) -> None:
@@ -304,6 +311,56 @@ def test_an_undecodable_job_fails_alone_and_for_good(
     assert drain() == DrainReport(claimed=3, done=2, failed=1)
     assert [look(job).status for job in (first, bad, last)] == ["done", "failed", "done"]
     assert str(look(bad).last_error).startswith("BadPayload: payload cannot be decoded")
+
+
+def test_a_neighbour_locked_elsewhere_does_not_hold_up_a_job_that_crashed(
+    conn: psycopg.Connection,
+    connect: Callable[..., psycopg.Connection],
+    tasks: Tasks,
+    put: Put,
+    drain: Drain,
+    statements: Statements,
+) -> None:
+    application = connect(autocommit=False)
+    ran: list[int] = []
+
+    @tasks.handler("a")
+    def a(job: Job) -> None:
+        ran.append(job.id)
+        application.rollback()
+
+    def lock() -> None:
+        if not ran:
+            query = "SELECT FROM pgq_core.jobs WHERE id = %s FOR UPDATE"
+            application.execute(query, [locked.id])
+
+    suspect, locked, other = put("a"), put("a"), put("a")
+    mark_crashed(conn, suspect)
+    statements.before = {"release": lock}
+    assert drain().done == 3
+    assert ran[0] == suspect.id
+    assert sorted(ran) == [suspect.id, locked.id, other.id]
+
+
+@pytest.mark.parametrize("act", [jobs.cancel, age_and_reclaim], ids=["cancelled", "lost"])
+def test_what_is_not_ours_any_more_is_not_started(
+    act: Callable[[psycopg.Connection, int], object],
+    conn: psycopg.Connection,
+    tasks: Tasks,
+    put: Put,
+    drain: Drain,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was claimed, and waits for its neighbour to end."""
+    monkeypatch.setattr(worker, "FRESH", 0)
+    ran: list[int] = []
+    tasks.handler("first")(lambda _job: act(conn, second.id))
+    tasks.handler("second")(lambda job: ran.append(job.id))
+    put("first")
+    second, third = put("second"), put("second")
+    report = drain()
+    assert ran == [third.id]
+    assert (report.done, report.lost) == (2, 1)
 
 
 def test_a_row_of_poison_jobs_costs_an_innocent_one_attempt(
