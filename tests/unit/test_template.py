@@ -84,7 +84,7 @@ def defaults(template: dict[str, Any]) -> dict[str, str]:
     "command",
     [
         ["sam", "validate", "--lint", "--region", "eu-west-1"],
-        ["cfn-lint", "--regions", "eu-west-1", "--", "template.yaml", "infra/watch.yaml"],
+        ["cfn-lint", "--regions", "eu-west-1", "--", "infra/watch.yaml"],
     ],
 )
 def test_sam_and_cfn_lint_find_nothing(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
