@@ -1,9 +1,11 @@
-"""What `sam build` makes of the three functions, for every runtime and processor offered."""
+"""What `sam build` makes of the functions: by default, and for the oldest and newest Python."""
 
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,23 +13,45 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MACHINES = {"arm64": (183, "aarch64"), "x86_64": (62, "x86_64")}  # ELF's e_machine, and the tag
 # What the runtimes run on: https://docs.aws.amazon.com/lambda/latest/dg/lambda-runtimes.html
-GLIBC = {"python3.11": 26, "python3.12": 34, "python3.13": 34, "python3.14": 34}
-OFFERED = [
-    (runtime, architecture)
-    for runtime in GLIBC
-    for architecture in MACHINES
-    if (runtime, architecture) != ("python3.11", "arm64")
-]
+GLIBC = {"python3.11": 26, "python3.13": 34, "python3.14": 34}
+DEFAULT = ("python3.13", "arm64")
+BUILT = [DEFAULT, ("python3.11", "x86_64"), ("python3.14", "x86_64")]
+
+# One process builds for all of them.
+pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("package")]
+
+Build = Callable[[str, str], Path]
 
 
-@pytest.fixture
-def app(tmp_path: Path) -> Path:
-    """A user's folder of handlers."""
-    folder = tmp_path / "app"
+def handlers(place: Path) -> Path:
+    """Make a user's folder of handlers."""
+    folder = place / "app"
     (folder / "__pycache__").mkdir(parents=True)
     (folder / "__pycache__" / "jobs.pyc").touch()
     (folder / "jobs.py").write_text("from pgq_core import Tasks\n\ntasks = Tasks()\n")
     return folder
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    return handlers(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """Build for a runtime and a processor, once."""
+    place = tmp_path_factory.mktemp("packages")
+    app = str(handlers(place))
+
+    @cache
+    def build(runtime: str, architecture: str) -> Path:
+        package = place / f"{runtime}-{architecture}"
+        chosen = {"RUNTIME": runtime, "ARCHITECTURE": architecture}
+        built = make("build-WorkerFunction", package, TASKS_FOLDER=app, **chosen)
+        assert built.returncode == 0, built.stderr
+        return package
+
+    return build
 
 
 def make(
@@ -60,23 +84,15 @@ def glibc(library: bytes) -> int:
     return max((int(n) for n in re.findall(rb"GLIBC_2\.(\d+)\b", library)), default=0)
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize(("runtime", "architecture"), OFFERED)
+@pytest.mark.parametrize(("runtime", "architecture"), BUILT)
 def test_lam_10_the_wheels_match_runtime_and_processor(
-    runtime: str, architecture: str, tmp_path: Path, app: Path
+    runtime: str, architecture: str, build: Build
 ) -> None:
-    package = tmp_path / "package"
-    built = make(
-        "build-WorkerFunction",
-        package,
-        TASKS_FOLDER=str(app),
-        RUNTIME=runtime,
-        ARCHITECTURE=architecture,
-    )
-    assert built.returncode == 0, built.stderr
     machine, tag = MACHINES[architecture]
     tags = f"cpython-{runtime.removeprefix('python').replace('.', '')}-{tag}-linux-gnu.so"
-    libraries = {path.name: path.read_bytes() for path in package.rglob("*.so*")}
+    libraries = {
+        path.name: path.read_bytes() for path in build(runtime, architecture).rglob("*.so*")
+    }
     assert {f"_psycopg.{tags}", f"pq.{tags}"} <= libraries.keys()
     assert any(name.startswith("libpq-") for name in libraries)
     for name, library in libraries.items():
@@ -86,12 +102,8 @@ def test_lam_10_the_wheels_match_runtime_and_processor(
             assert name.endswith(tags)
 
 
-@pytest.mark.timeout(120)
-def test_the_package_holds_what_it_needs_and_no_more(tmp_path: Path, app: Path) -> None:
-    package = tmp_path / "package"
-    built = make("build-WorkerFunction", package, TASKS_FOLDER=str(app))
-    assert built.returncode == 0, built.stderr
-    files = listing(package)
+def test_the_package_holds_what_it_needs_and_no_more(build: Build) -> None:
+    files = listing(build(*DEFAULT))
     names = {name.split("/")[0] for name in files if ".dist-info/" not in name}
     assert names == {
         "app",
@@ -111,7 +123,6 @@ def test_the_package_holds_what_it_needs_and_no_more(tmp_path: Path, app: Path) 
     assert sum(files.values()) <= 20_000_000
 
 
-@pytest.mark.timeout(120)
 def test_the_three_functions_are_one_package(tmp_path: Path, app: Path) -> None:
     listings = []
     for function in ("Worker", "Reaper", "Migrate"):
@@ -122,21 +133,11 @@ def test_the_three_functions_are_one_package(tmp_path: Path, app: Path) -> None:
     assert listings[0] == listings[1] == listings[2]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the package is imported here")
 def test_the_package_imports_on_its_own_and_leaves_boto3_for_later(
-    tmp_path: Path, app: Path
+    tmp_path: Path, build: Build
 ) -> None:
-    package = tmp_path / "package"
-    here = f"python3.{sys.version_info.minor}"
-    built = make(
-        "build-WorkerFunction",
-        package,
-        TASKS_FOLDER=str(app),
-        RUNTIME=here,
-        ARCHITECTURE="x86_64",
-    )
-    assert built.returncode == 0, built.stderr
+    package = build(f"python3.{sys.version_info.minor}", "x86_64")
     program = (
         "import sys, functions.worker, functions.reaper, functions.migrate, psycopg;"
         "from app.jobs import tasks;"
@@ -153,7 +154,6 @@ def test_the_package_imports_on_its_own_and_leaves_boto3_for_later(
     assert ran.returncode == 0, ran.stderr
 
 
-@pytest.mark.timeout(120)
 def test_what_the_users_requirements_name_is_packed_too(tmp_path: Path, app: Path) -> None:
     (app / "requirements.txt").write_text("iniconfig\n")
     package = tmp_path / "package"
@@ -178,7 +178,6 @@ def test_what_the_users_requirements_name_is_packed_too(tmp_path: Path, app: Pat
         ),
     ],
 )
-@pytest.mark.timeout(120)
 def test_a_package_that_could_not_work_fails_the_build(
     extra: list[str], variables: dict[str, str], sentence: str, tmp_path: Path, app: Path
 ) -> None:
