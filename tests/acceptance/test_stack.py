@@ -52,6 +52,12 @@ def ended(stack: Stack) -> list[str]:
     return [line for line in stack.log("WorkerName") if line.startswith("REPORT ")]
 
 
+def test_one_process_runs_the_group(request: pytest.FixtureRequest) -> None:
+    """Or each deploys a stack: xdist goes by the end of a test's id."""
+    grouping = request.config.getoption("loadgroup", default=False)  # which its processes have only
+    assert not grouping or request.node.nodeid.endswith("@acceptance")
+
+
 def test_a_committed_sign_up_is_kicked_and_gets_one_mail(shop: Shop) -> None:
     job = shop.finished(shop.sign_up("ann@mail.example"))
     assert (job.status, job.attempt) == ("done", 1)
