@@ -203,15 +203,6 @@ def test_a_lost_kick_costs_until_the_next_commit(faults: Faults, queue: str) -> 
     faults.done(queue, 3)
 
 
-def test_hook_08_a_lost_kick_costs_until_the_sweep_when_nobody_commits(
-    faults: Faults, queue: str
-) -> None:
-    """Bound: the sweep's period."""
-    faults.put(queue, 0, kick=FaultyKick(faults.kick, times=0))
-    faults.sweep()
-    assert faults.count(queue, "done") == 1
-
-
 def test_hook_08_the_schedule_itself_starts_what_no_kick_did(faults: Faults, queue: str) -> None:
     """Bound: the sweep's period. This is the stack's own schedule, but for its time."""
     assert faults.schedule["State"] == "ENABLED"

@@ -174,9 +174,8 @@ def test_migrating_again_does_nothing(stack: Stack) -> None:
     assert stack.invoke("MigrateName") == []
 
 
-@pytest.mark.parametrize("event", [None, [], {}, {"queue": ""}, {"Records": [{"body": "{}"}]}])
-def test_an_event_that_is_none_of_ours_is_ignored(stack: Stack, event: object) -> None:
-    assert stack.invoke("WorkerName", event) == {}
+def test_an_event_that_is_none_of_ours_is_ignored(stack: Stack) -> None:
+    assert stack.invoke("WorkerName", {"Records": [{"body": "{}"}]}) == {}
 
 
 def test_lam_15_the_kicked_qualifier_is_the_one_with_our_retry_settings(stack: Stack) -> None:
