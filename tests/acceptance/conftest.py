@@ -16,6 +16,7 @@ from local.postgres import Server
 from local.smtp import Mailbox, smtp
 from pgq_core import LambdaKick, NoKick, Producer, jobs
 from pgq_core.job import Job
+from tests.functions.fakes import rds_secret
 
 BUSY, UNKNOWN = "busy@mail.example", "unknown@mail.example"
 #: Kicks on their way: a commit now would send none.
@@ -45,9 +46,11 @@ def deployed_dsn(server: Server) -> str:
 @pytest.fixture(scope="session")
 def stack(deployed_dsn: str, mailbox: Mailbox) -> Iterator[Stack]:
     """As in production: the database's address is a secret, the roles are enforced."""
+    with psycopg.connect(deployed_dsn) as conn:
+        conn.execute("CREATE ROLE before_rotation LOGIN SUPERUSER")
     with ministack({**SETTINGS, "AUTH": "true"}) as cloud:
         secret = cloud.client("secretsmanager").create_secret(
-            Name="database", SecretString=deployed_dsn
+            Name="database", SecretString=rds_secret(deployed_dsn, username="before_rotation")
         )
         stack = deploy(
             cloud,
@@ -139,6 +142,12 @@ def silent_shop(shop: Shop, deployed_dsn: str) -> Shop:
     """An application whose commits kick nobody."""
     silent = Application(dsn=deployed_dsn, producer=Producer(NoKick()), charge=lambda _: None)
     return Shop(application=silent, mailbox=shop.mailbox, db=shop.db)
+
+
+def rest(db: psycopg.Connection[Any]) -> None:
+    """Wait until no worker is at work."""
+    query = "SELECT FROM pg_stat_activity WHERE application_name = 'pgq/worker'"
+    wait_for(lambda: not db.execute(query).fetchall())
 
 
 def wait_for(true: Callable[[], bool], *, seconds: float = 40) -> None:

@@ -22,8 +22,8 @@ from examples.signups.stage import Stack
 from local.ministack import Cloud, ministack
 from local.postgres import Server
 from local.sam import build_and_deploy
-from pgq_core import Kick, LambdaKick, NewJob, Producer, queues
-from tests.acceptance.conftest import NEVER, wait_for
+from pgq_core import Kick, LambdaKick, NewJob, Producer, queues, schedules
+from tests.acceptance.conftest import NEVER, rest, wait_for
 
 # Their own stack on their own emulator, since they break it: another process may have it.
 pytestmark = [
@@ -35,6 +35,7 @@ pytestmark = [
 SOON = 30  # s: an invocation, cold, on a machine several times too busy
 TIMEOUT = 15  # s, the worker's
 ALARMS = "faults-alarms"  # the stack's schedule group
+QUOTED = """{"text": "a b 'c' = d"}"""
 TICK = 10  # s, the emulator's look at its schedules
 BURST, THREADS = 1_000, 8
 BACKLOG, HOPS = 2_000, 16
@@ -140,8 +141,7 @@ class Faults:
 
     def rest(self) -> None:
         """Wait until no worker is at work."""
-        query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgq/worker'"
-        wait_for(lambda: self.value(query) == 0)
+        rest(self.conn)
         time.sleep(0.3)  # the last of their logs
 
     def kill(self) -> None:
@@ -173,6 +173,7 @@ def faults(server: Server) -> Iterator[Faults]:
             parameters={
                 "TasksModule": "napping:tasks",
                 "DatabaseUrl": dsn,
+                "AppSettings": QUOTED,
                 "WorkerTimeout": str(TIMEOUT),
                 "ConnectTimeout": "5",
                 "WaitInPlace": "0",  # a worker that waits would be in the way of the others' tests
@@ -183,13 +184,40 @@ def faults(server: Server) -> Iterator[Faults]:
         stack = Stack(cloud=cloud, outputs=outputs)
         stack.invoke("MigrateName")
         kick = LambdaKick(outputs["WorkerName"], client=cloud.client("lambda"))
-        yield Faults(stack=stack, dsn=dsn, conn=conn, kick=kick, schedule=sweep_of(cloud))
+        faults = Faults(stack=stack, dsn=dsn, conn=conn, kick=kick, schedule=sweep_of(cloud))
+        wait_for(lambda: faults.alarm("yearly") is not None)  # the worker that migrate kicked
+        yield faults
 
 
 @pytest.fixture
 def queue(request: pytest.FixtureRequest) -> str:
     """A queue of the test's own."""
     return str(request.node.name)
+
+
+def test_the_functions_get_the_users_settings_as_they_are(faults: Faults) -> None:
+    found = faults.stack.cloud.client("lambda").get_function_configuration(
+        FunctionName="faults-worker"
+    )
+    variables = found["Environment"]["Variables"]
+    assert (variables["PGQ_TASKS"], variables["APP_SETTINGS"]) == ("napping:tasks", QUOTED)
+
+
+def test_a_migrate_arms_the_alarm_of_the_schedules_in_code(faults: Faults) -> None:
+    """Bound: none, it kicks. The mark is taken away, as another test removes each alarm."""
+    faults.conn.execute("DELETE FROM pgq_core.queues WHERE name = 'yearly'")
+    assert faults.stack.invoke("MigrateName") == []
+    [yearly] = schedules.find(faults.conn)
+    at = f"at({yearly.next_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S})"
+    scheduler = faults.stack.cloud.client("scheduler")
+
+    def armed() -> list[str]:
+        found = scheduler.list_schedules(GroupName=ALARMS)["Schedules"]
+        names = [one["Name"] for one in found]
+        read = [scheduler.get_schedule(GroupName=ALARMS, Name=name) for name in names]
+        return [one["ScheduleExpression"] for one in read]
+
+    wait_for(lambda: at in armed())
 
 
 def test_a_lost_kick_costs_until_the_next_commit(faults: Faults, queue: str) -> None:

@@ -14,7 +14,8 @@ from examples.signups.stage import Stack
 from examples.signups.tasks import message_id
 from local.ministack import REGION
 from pgq_core import LambdaKick, SchedulerAlarm, enqueue
-from tests.acceptance.conftest import BUSY, UNKNOWN, Shop, wait_for
+from tests.acceptance.conftest import BUSY, UNKNOWN, Shop, rest, wait_for
+from tests.functions.fakes import rds_secret
 
 # One process deploys the stack for all of them (with xdist: --dist loadgroup).
 pytestmark = [
@@ -168,6 +169,18 @@ def test_the_reaper_removes_what_was_kept_long_enough(silent_shop: Shop, stack: 
     assert swept["removed"] == 1
     gone = silent_shop.db.execute("SELECT FROM pgq_core.jobs WHERE id = %s", [old])
     assert gone.fetchall() == []
+
+
+def test_lam_14_a_running_stack_survives_a_rotation(
+    shop: Shop, stack: Stack, deployed_dsn: str
+) -> None:
+    assert shop.finished(shop.sign_up("fay@mail.example")).status == "done"
+    rest(shop.db)  # the next mail needs a connection by the former secret
+    shop.db.execute("ALTER ROLE before_rotation RENAME TO after_rotation")
+    stack.cloud.client("secretsmanager").put_secret_value(
+        SecretId="database", SecretString=rds_secret(deployed_dsn, username="after_rotation")
+    )
+    assert shop.finished(shop.sign_up("gus@mail.example")).status == "done"
 
 
 def test_migrating_again_does_nothing(stack: Stack) -> None:

@@ -20,3 +20,9 @@ def nap(job: Job) -> None:
 @tasks.handler("sleep", timeout=timedelta(seconds=3), backoff=at_once)
 def sleep(job: Job) -> None:
     time.sleep(job.payload["seconds"])
+
+
+@tasks.cron("0 0 1 1 *")
+@tasks.handler("yearly", queue="yearly", timeout=timedelta(seconds=1))
+def yearly(_job: Job) -> None:
+    """Be there for its alarm."""
