@@ -77,10 +77,10 @@ def statuses(conn: psycopg.Connection) -> list[tuple[str, int, int]]:
     ).fetchall()
 
 
-def start_slow_worker(run: Run, dsn: str, folder: Path) -> subprocess.Popen[str]:
+def start_slow_worker(here: Run, dsn: str, folder: Path) -> subprocess.Popen[str]:
     """Start a worker and wait until the first of three jobs is running."""
     for _ in range(3):
-        document(run("enqueue", "slow", "--json"))
+        document(here("enqueue", "slow", "--json"))
     worker = subprocess.Popen(
         [*COMMAND, "worker", "--once", "--tasks=jobs:tasks", "--json"],
         cwd=folder,

@@ -18,21 +18,21 @@ from tests.worker.fakes import until
 ADD = ["cron", "add", "nightly", "30 2 * * *", "greet"]
 
 
-def schedule(run: Run, name: str = "nightly") -> dict[str, Any]:
-    rows = document(run("cron", "list", "--json"))["schedules"]
+def schedule(here: Run, name: str = "nightly") -> dict[str, Any]:
+    rows = document(here("cron", "list", "--json"))["schedules"]
     [found] = [row for row in rows if row["name"] == name]
     assert isinstance(found, dict)
     return found
 
 
 def test_a_schedule_is_added_with_its_options_shown_and_changed(
-    run: Run, conn: psycopg.Connection
+    here: Run, conn: psycopg.Connection
 ) -> None:
     options = ["--timezone=Asia/Tokyo", "--queue=q", "--priority=1", "--max-attempts=2", "--json"]
-    added = document(run(*ADD, '{"name": "Zoë"}', *options))
+    added = document(here(*ADD, '{"name": "Zoë"}', *options))
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT17:30:00\+00:00", added["next_at"])
     assert added == {"name": "nightly", "next_at": added["next_at"], "kick": "none"}
-    assert schedule(run) == {
+    assert schedule(here) == {
         "name": "nightly",
         "cron": "30 2 * * *",
         "timezone": "Asia/Tokyo",
@@ -45,53 +45,53 @@ def test_a_schedule_is_added_with_its_options_shown_and_changed(
     }
     row = conn.execute("SELECT payload, priority, max_attempts FROM pgq_core.schedules").fetchone()
     assert row == ({"name": "Zoë"}, 1, 2)
-    document(run(*ADD, "--json"))
-    assert (schedule(run)["timezone"], schedule(run)["queue"]) == ("UTC", "default")
+    document(here(*ADD, "--json"))
+    assert (schedule(here)["timezone"], schedule(here)["queue"]) == ("UTC", "default")
 
 
 def test_a_schedule_takes_its_payload_from_standard_input(
-    run: Run, conn: psycopg.Connection
+    here: Run, conn: psycopg.Connection
 ) -> None:
-    document(run(*ADD, "-", "--json", stdin=b'{"a": 1}'))
+    document(here(*ADD, "-", "--json", stdin=b'{"a": 1}'))
     assert conn.execute("SELECT payload FROM pgq_core.schedules").fetchone() == ({"a": 1},)
 
 
-def test_a_schedule_is_paused_resumed_and_removed(run: Run, aws: str) -> None:
-    document(run(*ADD, "--json"))
-    assert document(run("cron", "pause", "nightly", "--json")) == {
+def test_a_schedule_is_paused_resumed_and_removed(here: Run, aws: str) -> None:
+    document(here(*ADD, "--json"))
+    assert document(here("cron", "pause", "nightly", "--json")) == {
         "name": "nightly",
         "paused": True,
     }
-    assert schedule(run)["paused"]
-    resumed = run("cron", "resume", "nightly", "--kick=shop", "--json", AWS_ENDPOINT_URL=aws)
+    assert schedule(here)["paused"]
+    resumed = here("cron", "resume", "nightly", "--kick=shop", "--json", AWS_ENDPOINT_URL=aws)
     assert document(resumed) == {"name": "nightly", "paused": False, "kick": "sent"}
-    assert not schedule(run)["paused"]
-    assert document(run("cron", "remove", "nightly", "--json"))["removed"]
-    assert run("cron", "list").stdout.split() == ["schedules", "none"]
+    assert not schedule(here)["paused"]
+    assert document(here("cron", "remove", "nightly", "--json"))["removed"]
+    assert here("cron", "list").stdout.split() == ["schedules", "none"]
 
 
 def test_the_kick_after_adding_a_schedule_goes_to_its_queue(
-    run: Run, aws: str, conn: psycopg.Connection
+    here: Run, aws: str, conn: psycopg.Connection
 ) -> None:
-    added = run(*ADD, "--queue=q", "--kick=shop", "--json", AWS_ENDPOINT_URL=aws)
+    added = here(*ADD, "--queue=q", "--kick=shop", "--json", AWS_ENDPOINT_URL=aws)
     assert document(added)["kick"] == "sent"
     assert conn.execute("SELECT name FROM pgq_core.queues").fetchall() == [("q",)]
 
 
-def test_a_schedule_whose_payload_is_too_long_is_wrong_usage(run: Run) -> None:
+def test_a_schedule_whose_payload_is_too_long_is_wrong_usage(here: Run) -> None:
     payload = b'{"a": "' + b"x" * 300_000 + b'"}'
-    assert "at most 262144 are allowed" in the_error(run(*ADD, "-", stdin=payload), 2)
+    assert "at most 262144 are allowed" in the_error(here(*ADD, "-", stdin=payload), 2)
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "remove"])
-def test_a_schedule_that_is_not_there_is_one_line_and_exit_1(run: Run, verb: str) -> None:
-    assert "'nightly'" in the_error(run("cron", verb, "nightly"), 1)
+def test_a_schedule_that_is_not_there_is_one_line_and_exit_1(here: Run, verb: str) -> None:
+    assert "'nightly'" in the_error(here("cron", verb, "nightly"), 1)
 
 
-def test_a_schedule_of_the_code_is_not_changed_by_hand(run: Run, conn: psycopg.Connection) -> None:
-    document(run(*ADD, "--json"))
+def test_a_schedule_of_the_code_is_not_changed_by_hand(here: Run, conn: psycopg.Connection) -> None:
+    document(here(*ADD, "--json"))
     conn.execute("UPDATE pgq_core.schedules SET in_code = true")
-    assert "in code" in the_error(run(*ADD, "--queue=other"), 2)
+    assert "in code" in the_error(here(*ADD, "--queue=other"), 2)
 
 
 @pytest.mark.parametrize(
@@ -127,47 +127,35 @@ def test_wrong_usage_is_one_line_that_names_it_and_exit_2(
     assert conn.execute("SELECT * FROM pgq_core.schedules").fetchall() == []
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ADD,
-        ["cron", "list"],
-        ["queues", "list"],
-        ["queues", "pause", "q"],
-        ["notify", "on"],
-        ["worker", "--tasks=jobs:tasks"],
-    ],
-)
-def test_an_unmigrated_database_is_one_line_that_names_migrate(
-    run: Run, empty_dsn: str, command: list[str]
-) -> None:
-    assert "pgq-core migrate" in the_error(run(*command, dsn=empty_dsn), 1)
+def test_a_worker_that_stays_does_not_on_an_unmigrated_database(run: Run, empty_dsn: str) -> None:
+    done = run("worker", "--tasks=jobs:tasks", dsn=empty_dsn)
+    assert "pgq-core migrate" in the_error(done, 1)
 
 
-def test_a_queue_is_set_up_paused_resumed_and_listed(run: Run, aws: str) -> None:
-    document(run("queues", "set", "mails", "--max-workers=3", "--new", "--json"))
-    document(run("queues", "pause", "mails", "--json"))
-    [queue] = document(run("queues", "list", "--json"))["queues"]
+def test_a_queue_is_set_up_paused_resumed_and_listed(here: Run, aws: str) -> None:
+    document(here("queues", "set", "mails", "--max-workers=3", "--new", "--json"))
+    document(here("queues", "pause", "mails", "--json"))
+    [queue] = document(here("queues", "list", "--json"))["queues"]
     assert (queue["queue"], queue["max_workers"], queue["paused"]) == ("mails", 3, True)
-    resumed = run("queues", "resume", "mails", "--kick=shop", "--json", AWS_ENDPOINT_URL=aws)
+    resumed = here("queues", "resume", "mails", "--kick=shop", "--json", AWS_ENDPOINT_URL=aws)
     assert document(resumed) == {"queue": "mails", "paused": False, "kick": "sent"}
-    [queue] = document(run("queues", "list", "--json"))["queues"]
+    [queue] = document(here("queues", "list", "--json"))["queues"]
     assert (queue["max_workers"], queue["paused"]) == (3, False)
 
 
 @pytest.mark.parametrize("command", ["set --max-workers=3", "pause", "resume"])
-def test_a_queue_that_nobody_has_used_is_taken_for_mistyped(run: Run, command: str) -> None:
-    run("enqueue", "greet", "--queue=mails")
-    line = the_error(run("queues", *command.split(), "mail"), 1)
+def test_a_queue_that_nobody_has_used_is_taken_for_mistyped(here: Run, command: str) -> None:
+    here("enqueue", "greet", "--queue=mails")
+    line = the_error(here("queues", *command.split(), "mail"), 1)
     assert "there is no queue 'mail'; see pgq-core queues list" in line
-    assert run("queues", *command.split(), "mails").returncode == 0
+    assert here("queues", *command.split(), "mails").returncode == 0
 
 
-def test_notifications_are_switched_on_and_off(run: Run, conn: psycopg.Connection) -> None:
+def test_notifications_are_switched_on_and_off(here: Run, conn: psycopg.Connection) -> None:
     triggers = "SELECT count(*) FROM pg_trigger WHERE tgname = 'jobs_notify'"
-    assert document(run("notify", "on", "--json")) == {"notify": "on"}
+    assert document(here("notify", "on", "--json")) == {"notify": "on"}
     assert conn.execute(triggers).fetchone() == (1,)
-    document(run("notify", "off", "--json"))
+    document(here("notify", "off", "--json"))
     assert conn.execute(triggers).fetchone() == (0,)
 
 
@@ -202,12 +190,12 @@ def listens(conn: psycopg.Connection) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_worker_that_stays_runs_what_it_is_told_of_and_ends_when_asked(
-    run: Run, conn: psycopg.Connection, stay: Any, folder: Path, number: signal.Signals
+    here: Run, conn: psycopg.Connection, stay: Any, folder: Path, number: signal.Signals
 ) -> None:
-    document(run("notify", "on", "--json"))
+    document(here("notify", "on", "--json"))
     worker = stay("--fallback=off")
     until(lambda: listens(conn), 20)
-    document(run("enqueue", "greet", '{"name": "Zoë"}', "--json"))
+    document(here("enqueue", "greet", '{"name": "Zoë"}', "--json"))
     until((folder / "greeted").exists)
     worker.send_signal(number)
     out, err = worker.communicate(timeout=10)
@@ -220,10 +208,10 @@ def test_a_worker_that_stays_runs_what_it_is_told_of_and_ends_when_asked(
 
 
 def test_a_worker_that_stays_finishes_its_job_and_hands_back_the_rest(
-    run: Run, conn: psycopg.Connection, stay: Any, folder: Path
+    here: Run, conn: psycopg.Connection, stay: Any, folder: Path
 ) -> None:
     for _ in range(3):
-        document(run("enqueue", "slow", "--json"))
+        document(here("enqueue", "slow", "--json"))
     worker = stay("--json")
     until((folder / "started").exists, 20)
     worker.send_signal(signal.SIGTERM)
@@ -239,33 +227,33 @@ def test_a_worker_that_stays_finishes_its_job_and_hands_back_the_rest(
 
 
 def test_a_worker_that_stays_without_notifications_says_so_and_looks_now_and_then(
-    run: Run, conn: psycopg.Connection, stay: Any, folder: Path
+    here: Run, conn: psycopg.Connection, stay: Any, folder: Path
 ) -> None:
     worker = stay("--fallback=1s")
     until(lambda: listens(conn), 20)
-    document(run("enqueue", "greet", '{"name": "Zoë"}', "--json"))
+    document(here("enqueue", "greet", '{"name": "Zoë"}', "--json"))
     until((folder / "greeted").exists)
     worker.send_signal(signal.SIGTERM)
     _, err = worker.communicate(timeout=10)
     assert "pgq-core: inserts send no notification: run `pgq-core notify on`\n" in err
 
 
-def test_the_doctor_says_what_is_well_and_exits_0(run: Run) -> None:
-    done = run("doctor", "--tasks=jobs:tasks", "--suspend-after=5m", "--json")
+def test_the_doctor_says_what_is_well_and_exits_0(here: Run) -> None:
+    done = here("doctor", "--tasks=jobs:tasks", "--suspend-after=5m", "--json")
     findings = document(done)["findings"]
     assert {one["level"] for one in findings} == {"ok"}
     assert {"schema", "wake-ups", "sleep", "tasks"} <= {one["check"] for one in findings}
-    assert run("doctor").stdout.split()[:4] == ["level", "check", "seen", "remedy"]
+    assert here("doctor").stdout.split()[:4] == ["level", "check", "seen", "remedy"]
 
 
-def test_the_doctor_exits_1_if_anything_fails_and_shows_it_all(run: Run) -> None:
-    done = run("doctor", "--listens", "--json")
+def test_the_doctor_exits_1_if_anything_fails_and_shows_it_all(here: Run) -> None:
+    done = here("doctor", "--listens", "--json")
     assert done.returncode == 1
     assert '"remedy": "pgq-core notify on"' in done.stdout
-    done = run("doctor", "--tasks=jobs:tasks", "--worker-timeout=30")
+    done = here("doctor", "--tasks=jobs:tasks", "--worker-timeout=30")
     assert done.returncode == 1
     assert re.search(r"^fail +tasks +longer than the 0:00:23 .*greet", done.stdout, re.MULTILINE)
-    done = run("doctor", "--suspend-after=2h")
+    done = here("doctor", "--suspend-after=2h")
     assert done.returncode == 0, "a warning is no failure"
     assert re.search(r"^warn +sleep +kept awake by a sweep", done.stdout, re.MULTILINE)
 
@@ -277,8 +265,8 @@ def test_the_doctor_of_an_unmigrated_database_is_a_finding(run: Run, empty_dsn: 
     assert done.stderr == ""
 
 
-def test_the_doctor_of_no_database_is_one_line(run: Run) -> None:
-    line = the_error(run("doctor", dsn=f"postgresql://me:{SECRET}@127.0.0.1:1/app"), 1)
+def test_the_doctor_of_no_database_is_one_line(here: Run) -> None:
+    line = the_error(here("doctor", dsn=f"postgresql://me:{SECRET}@127.0.0.1:1/app"), 1)
     assert "127.0.0.1" in line
 
 
