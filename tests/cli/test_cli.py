@@ -179,7 +179,11 @@ def test_wrong_usage_is_one_line_that_names_it_and_exit_2(
     assert statuses(conn) == []
 
 
-@pytest.mark.parametrize("stdin", [b"", b"\xff", b'{"a": "' + b"x" * 300_000 + b'"}'])
+@pytest.mark.parametrize(
+    "stdin",
+    [b"", b"\xff", b'{"a": "' + b"x" * 300_000 + b'"}'],
+    ids=["empty", "no text", "too long"],
+)
 def test_a_payload_on_standard_input_that_cannot_be_is_exit_2(here: Run, stdin: bytes) -> None:
     assert "payload" in the_error(here("enqueue", "greet", "-", stdin=stdin), 2)
 
