@@ -99,7 +99,8 @@ def test_lam_14_a_secret_that_is_the_same_is_not_tried_again(
         ),
         '{"username": "\\u0000pa55", "host": "127.0.0.1"}',
         '{"username": "\\ud800pa55", "host": "127.0.0.1"}',
-        *('{"pa55":' * 3000, ""),
+        pytest.param('{"pa55":' * 3000, id="deep"),
+        "",
     ],
 )
 def test_a_wrong_secret_is_named_and_not_shown(

@@ -156,7 +156,7 @@ def test_ack_01_whatever_a_handler_raises_is_recorded_and_the_drain_goes_on(
     assert look(good).status == "done"
 
 
-@pytest.mark.parametrize("text", ["x" * 50_000_000, "\U0001f600" * 10_000])
+@pytest.mark.parametrize("text", ["x" * 50_000_000, "\U0001f600" * 10_000], ids=["long", "wide"])
 def test_ack_02_ack_03_a_long_message_is_cut_to_8000_characters(
     text: str, tasks: Tasks, put: Put, drain: Drain, look: Look
 ) -> None:
