@@ -57,7 +57,7 @@ chaos: setup ## worker, server and network fail at each step; into docs/benchmar
 	@$(BIN)/python -m bench.chaos
 	@$(BIN)/python -m bench.deadlocks
 
-soak: setup ## a million jobs with failures, crashes and restarts, into docs/benchmarks/soak.md (JOBS= for fewer; 30 minutes)
+soak: setup ## a million jobs with failures, crashes and restarts, into docs/benchmarks/soak.md (JOBS= for fewer; 30 to 45 minutes)
 	@$(BIN)/python -m bench.soak
 
 soak-random: setup ## random operations against the model, and random input, for long (90 minutes)

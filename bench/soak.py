@@ -321,6 +321,10 @@ more, a lease that ended: with the process that held it, or in a restart.
 |---|---|---|---|---|---|---|
 {rows}
 
+The indexes grow with each stop at once: the server forgets which of their pages are free, until the
+next vacuum, and makes new ones meanwhile. With no stops those of waiting, running and finished jobs
+keep their size; the primary key grows by the pages of what is kept (failed jobs, 30 days).
+
 Sizes are the largest seen since the row before, each {sample:.0f} s. The last job was put in
 after {fed:,.0f} s; what came then are jobs that wait for the end of a lease and for the backoff
 after a crash. A million jobs at this pace take {million:.0f} minutes.
