@@ -57,7 +57,7 @@ class Settings:
     #: Seconds a worker may wait in place, its connection closed, for a job that falls due soon.
     wait: int = _number(90, 0, 600, "seconds")
     #: Seconds after which Lambda ends the worker function.
-    worker_timeout: int = _number(120, 20, 900, "seconds")
+    worker_timeout: int = _number(120, 15, 900, "seconds")
     #: Whether the functions kick and arm alarms; off where they cannot reach the AWS API (a VPC
     #: without endpoints). Then the sweep alone starts what a producer did not kick.
     wakeups: bool = _switch(default=True)

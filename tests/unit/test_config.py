@@ -54,7 +54,7 @@ def test_every_field_is_read_from_its_variable() -> None:
         ("PGQ_BATCH_SIZE", " 5 ", "a whole number of jobs from 1 to 1000"),
         ("PGQ_BATCH_SIZE", "٣", "a whole number of jobs from 1 to 1000"),
         ("PGQ_CONNECT_TIMEOUT", "1.5", "a whole number of seconds"),
-        ("PGQ_WORKER_TIMEOUT", "901", "a whole number of seconds from 20 to 900"),
+        ("PGQ_WORKER_TIMEOUT", "901", "a whole number of seconds from 15 to 900"),
         ("PGQ_ARCHIVE", "yes", "true or false"),
         ("PGQ_DATABASE_SECRET_ARN", "postgresql://u:pa55@h/d", "the ARN of a secret"),
         ("PGQ_ALARM_GROUP", "no spaces", "the name of a schedule group"),

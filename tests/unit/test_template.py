@@ -122,13 +122,8 @@ def test_what_a_parameter_allows_the_setting_allows(template: dict[str, Any], bo
         parameter = template["Parameters"].get(value.get("Ref"), {})
         if name.startswith(PREFIX) and bound in parameter:
             environ[name] = str(parameter[bound])
-    Settings.from_env(environ)
-
-
-def test_the_shortest_invocation_has_time_for_the_usual_connect(template: dict[str, Any]) -> None:
-    """The two bound each other; no template can say so, Settings does."""
-    least = str(template["Parameters"]["WorkerTimeout"]["MinValue"])
-    Settings.from_env(defaults(template) | {"PGQ_WORKER_TIMEOUT": least})
+    # The two bound each other; no template can say so, Settings does.
+    Settings.from_env(environ | {"PGQ_CONNECT_TIMEOUT": "5"})
 
 
 def test_lse_05_the_lease_and_the_timeout_come_from_one_parameter(template: dict[str, Any]) -> None:
