@@ -29,7 +29,7 @@ WITH expired AS MATERIALIZED (
 ), back AS (
     UPDATE pgq_core.jobs
     SET status = CASE WHEN jobs.attempts - jobs.released >= jobs.max_attempts THEN 'failed' ELSE 'queued' END,
-        crashed = jobs.crashed + 1,
+        crashed = least(jobs.crashed + 1, jobs.attempts),  -- plain SQL can make what no claim has counted
         run_at = clock_timestamp()
             + least(interval '1 hour', interval '10 seconds' * 2 ^ least(jobs.attempts - jobs.released, 9)),
         last_error = format('lease expired: attempt %%s was never settled by %%s',

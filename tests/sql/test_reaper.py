@@ -38,6 +38,18 @@ def test_an_expired_lease_is_put_back_as_a_crash(
     assert reclaim(conn) == []
 
 
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_lease_that_no_claim_has_counted_comes_back_too(
+    conn: psycopg.Connection, rows: Rows, count: int
+) -> None:
+    """Plain SQL can set a job running; no more crashes than attempts can be stored."""
+    [job_id] = rows.add(
+        status="running", locked_until="2020-01-01Z", attempts=count, crashed=count, max_attempts=9
+    )
+    assert reclaim(conn) == [Reclaimed(id=job_id, status="queued", attempts=count)]
+    assert rows.read(job_id)["crashed"] == count
+
+
 def test_a_live_lease_is_left_alone(conn: psycopg.Connection, rows: Rows, job: Job) -> None:
     before = rows.read(job)
     assert reclaim(conn) == []
