@@ -67,7 +67,8 @@ def logged(server: Server, conn: psycopg.Connection) -> Callable[[], list[tuple[
     start = log.stat().st_size
 
     def logged() -> list[tuple[str, str]]:
-        found = LOGGED.findall(log.read_text()[start:])
+        text = log.read_bytes()[start:].decode(errors="replace")  # others log what they like
+        found = LOGGED.findall(text)
         return [(how, re.sub(r"--.*", "", sent)) for how, sent in found]
 
     return logged
