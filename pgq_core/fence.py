@@ -84,7 +84,7 @@ def unknown(conn: Connection, job: Job) -> str:
 
 def holds(conn: Connection, job: Job) -> bool:
     """Tell whether the claim still holds *job*, at this moment."""
-    return job.id in _rows(conn, "holds", [job])
+    return job.id in still_held(conn, [job])
 
 
 def settled(conn: Connection, verb: str, jobs: Sequence[Job]) -> dict[int, str]:

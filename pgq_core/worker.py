@@ -255,7 +255,7 @@ class _Drain:
         return in_time and not todo
 
     def isolate(self, todo: list[Job]) -> list[Job]:
-        """Leave the first of *todo* alone: write what has finished, hand back the others."""
+        """Leave the first of *todo* alone: hand back the others."""
         self.last = {}
         self.settler.put_back(todo[1:])
         return todo[:1]
